@@ -1,0 +1,55 @@
+# Two commands for a new user: `make demo` and `make test`. Both make .venv first if it is missing.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Touched when the environment is complete; older than either file, it is brought up to date.
+INSTALLED := $(VENV)/.installed
+EXTRAS := train,pybullet,ros,notebooks,dev
+QUICK := not slow and not ros and not ray and not gpu
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check test static clean distclean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## Train A1, export the policy, walk it in PyBullet over ROS 2 (under 15 minutes)
+	$(BIN)/ferry demo
+
+check: static ## The fast part of the tests, for every commit (under 90 s)
+	$(BIN)/pytest -q -m "$(QUICK)"
+
+test: static ## Everything: lint, types, import contracts, the whole test suite
+	$(BIN)/pytest -q
+
+static: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+# Python 3.11 is looked for first, since constraints.txt pins what was tested with it.
+$(INSTALLED): pyproject.toml constraints.txt
+	@if [ ! -x $(BIN)/pip ]; then \
+		for candidate in python3.11 python3 python; do \
+			if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+				python=$$candidate; break; \
+			fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "Ferry needs Python 3.11 or newer on the PATH; found: $$(python3 --version 2>&1)" >&2; \
+			exit 2; \
+		fi; \
+		echo "Making $(VENV) with $$($$python --version); the first time takes some minutes."; \
+		$$python -m venv $(VENV); \
+	fi
+	$(BIN)/python -m pip install --disable-pip-version-check \
+		--editable '.[$(EXTRAS)]' --constraint constraints.txt
+	@touch $@
+
+clean: ## Remove caches and build outputs; runs and the environment stay
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find real sim training deploy configs tests -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean ## The same and the environment
+	rm -rf $(VENV)

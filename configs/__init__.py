@@ -1,0 +1,1 @@
+"""Robots, tasks, suites and bundles that ship with the project, found by `real.config`."""

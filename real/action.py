@@ -1,0 +1,85 @@
+"""From the network's output to joint targets: one decoding, in simulation and on the robot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.errors import FerryError
+from real.spec import RobotSpec
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """q_des = offset + scale * clip(action, -clip, clip).
+
+    Attributes:
+        kind: what the decoded numbers are; ``joint_position`` are absolute targets.
+        joints: names of the A actuated joints, in the order of the action vector.
+        scale: ``[A]`` [rad or m per unit of action].
+        offset: ``[A]`` default pose [rad or m].
+        clip: bound on the action before scaling; also bounds the previous action that the
+            policy sees, so that an outlier cannot feed back on itself.
+    """
+
+    kind: Literal["joint_position"]
+    joints: tuple[str, ...]
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    clip: float
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.joints), len(self.scale), len(self.offset)}
+        if len(sizes) != 1:
+            raise FerryError(
+                f"action: {len(self.joints)} joints, {len(self.scale)} scales and "
+                f"{len(self.offset)} offsets; expected one of each per actuated joint"
+            )
+        if not self.clip > 0.0:
+            raise FerryError(f"action.clip is {self.clip}; expected a number > 0")
+
+    @staticmethod
+    def from_robot(robot: RobotSpec, *, clip: float) -> ActionSpec:
+        """Position offsets about the default pose, in the robot's joint order."""
+        joints = robot.actuated
+        return ActionSpec(
+            kind="joint_position",
+            joints=tuple(j.name for j in joints),
+            scale=tuple(j.action_scale for j in joints),
+            offset=tuple(j.q_default for j in joints),
+            clip=clip,
+        )
+
+    @property
+    def dim(self) -> int:
+        """Length of the action vector, A."""
+        return len(self.joints)
+
+
+class ActionDecoder:
+    """Decodes actions of N robots; the arrays of the spec are made once."""
+
+    def __init__(self, spec: ActionSpec) -> None:
+        self.spec = spec
+        self.scale: Array = np.asarray(spec.scale, dtype=np.float64)
+        self.offset: Array = np.asarray(spec.offset, dtype=np.float64)
+
+    def clip(self, action: NDArray[np.floating]) -> Array:
+        """The action as executed and as fed back to the policy; ``[N, A] -> [N, A]``.
+
+        NaN stays NaN: only the safety filter may decide what happens to it.
+        """
+        return np.clip(np.asarray(action, dtype=np.float64), -self.spec.clip, self.spec.clip)
+
+    def decode(self, clipped: Array) -> Array:
+        """Joint targets [rad or m] of a clipped action; ``[N, A] -> [N, A]``."""
+        return self.offset + self.scale * clipped
+
+    def encode(self, q_des: Array) -> Array:
+        """The action whose target is ``q_des``: the inverse of :meth:`decode`."""
+        return (q_des - self.offset) / self.scale

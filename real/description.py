@@ -1,0 +1,185 @@
+"""What a robot description file states about joints, read with the standard library alone.
+
+The engines read the same file for masses and shapes; this reader exists so that joint limits
+have one source (the file) on computers that have no physics engine, too.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.errors import FerryError, nearest
+from real.frames import IDENTITY, from_rpy, multiply
+
+#: Prefixes of ``description:`` that name a Python package which ships the file.
+PACKAGE_PREFIXES = {"pybullet_data": "pybullet"}
+
+
+@dataclass(frozen=True)
+class DescribedJoint:
+    """A movable joint as its file describes it; NaN where the file is silent.
+
+    Attributes:
+        name: joint name.
+        kind: ``hinge`` (revolute, continuous) or ``slide`` (prismatic).
+        q_min: lower limit [rad or m].
+        q_max: upper limit [rad or m].
+        dq_max: velocity limit [rad/s or m/s].
+        tau_max: effort limit [N m or N].
+        child: link it moves.
+        mimics: joint it follows, or None.
+    """
+
+    name: str
+    kind: str
+    q_min: float
+    q_max: float
+    dq_max: float
+    tau_max: float
+    child: str
+    mimics: str | None
+
+
+@dataclass(frozen=True)
+class Description:
+    """Joints and links of a description file, in file order."""
+
+    path: Path
+    joints: dict[str, DescribedJoint]
+    links: tuple[str, ...]
+
+
+def description_path(description: str, *, base: Path | None = None) -> Path:
+    """Where a description lies.
+
+    Args:
+        description: ``package:relative/path`` with a prefix of :data:`PACKAGE_PREFIXES`, or a path.
+        base: folder that relative paths start from.
+
+    Raises:
+        FerryError: the package is not installed, or there is no such file.
+    """
+    prefix, colon, rest = description.partition(":")
+    if colon and prefix in PACKAGE_PREFIXES:
+        found = importlib.util.find_spec(prefix)
+        if found is None or not found.submodule_search_locations:
+            raise FerryError(
+                f"description {description!r} needs the package {PACKAGE_PREFIXES[prefix]!r}: "
+                f"pip install 'ferry[pybullet]'"
+            )
+        path = Path(next(iter(found.submodule_search_locations))) / rest
+    else:
+        path = Path(description)
+        if not path.is_absolute() and base is not None:
+            path = base / path
+    if not path.is_file():
+        siblings = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise FerryError(
+            f"description {description!r}: no file {path}{nearest(path.name, siblings)}"
+        )
+    return path
+
+
+def read_description(path: Path) -> Description:
+    """Read the joints and links of a URDF file.
+
+    ``continuous`` joints have no position limits whatever the file says, as the URDF
+    specification defines. A ``<limit effort="0" velocity="0">`` is kept as zero: zero means "no
+    authority" and :class:`~real.spec.RobotSpec` refuses it, since it nearly always meant "unknown".
+
+    Raises:
+        FerryError: not XML, not a URDF, or a joint without a name or child.
+    """
+    try:
+        root = ElementTree.parse(path).getroot()
+    except ElementTree.ParseError as error:
+        raise FerryError(f"{path}: not readable as XML ({error})") from error
+    if root.tag != "robot":
+        raise FerryError(f"{path}: the root element is <{root.tag}>; expected a URDF <robot>")
+    joints: dict[str, DescribedJoint] = {}
+    for element in root.findall("joint"):
+        joint = _joint(element, path)
+        if joint is not None:
+            joints[joint.name] = joint
+    links = tuple(e.get("name", "") for e in root.findall("link"))
+    return Description(path=path, joints=joints, links=links)
+
+
+def link_rotation(path: Path, *, link: str, base_link: str) -> NDArray[np.float64]:
+    """Rotation from a link's frame to the base link's, through fixed joints only.
+
+    Args:
+        path: a URDF file.
+        link: where to start, e.g. the link that carries the IMU.
+        base_link: where to end.
+
+    Returns:
+        ``[4]`` wxyz that takes vectors of ``link`` to ``base_link``.
+
+    Raises:
+        FerryError: not readable, or a movable joint or nothing at all connects the two.
+    """
+    try:
+        root = ElementTree.parse(path).getroot()
+    except ElementTree.ParseError as error:
+        raise FerryError(f"{path}: not readable as XML ({error})") from error
+    above: dict[str, tuple[str, ElementTree.Element]] = {}
+    for joint in root.findall("joint"):
+        parent, child = joint.find("parent"), joint.find("child")
+        if parent is not None and child is not None:
+            above[child.get("link", "")] = (parent.get("link", ""), joint)
+    rotation, at = IDENTITY, link
+    while at != base_link:
+        if at not in above:
+            raise FerryError(f"{path}: link {link!r} does not hang on {base_link!r}")
+        at, joint = above[at]
+        if joint.get("type") != "fixed":
+            raise FerryError(
+                f"{path}: joint {joint.get('name')!r} ({joint.get('type')}) lies between "
+                f"{link!r} and {base_link!r}; expected fixed joints only"
+            )
+        origin = joint.find("origin")
+        text = "0 0 0" if origin is None else origin.get("rpy", "0 0 0")
+        rotation = multiply(from_rpy([float(x) for x in text.split()]), rotation)
+    return rotation
+
+
+def _joint(element: ElementTree.Element, path: Path) -> DescribedJoint | None:
+    kinds = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide"}
+    kind = kinds.get(element.get("type", ""))
+    if kind is None:  # fixed, floating and planar joints are no joints of a RobotSpec
+        return None
+    name = element.get("name")
+    child = element.find("child")
+    if name is None or child is None:
+        raise FerryError(f"{path}: joint {name!r} lacks a name or a <child>")
+    limit = element.find("limit")
+    mimic = element.find("mimic")
+    continuous = element.get("type") == "continuous"
+
+    def number(key: str) -> float:
+        text = None if limit is None else limit.get(key)
+        try:
+            return math.nan if text is None else float(text)
+        except ValueError as error:
+            raise FerryError(
+                f"{path}: joint {name!r}: <limit {key}={text!r}> is not a number"
+            ) from error
+
+    return DescribedJoint(
+        name=name,
+        kind=kind,
+        q_min=-math.inf if continuous else number("lower"),
+        q_max=math.inf if continuous else number("upper"),
+        dq_max=number("velocity"),
+        tau_max=number("effort"),
+        child=child.get("link", ""),
+        mimics=None if mimic is None else mimic.get("joint"),
+    )

@@ -1,0 +1,133 @@
+"""Rotations and directions, for arrays of robots.
+
+Quaternions are ``wxyz``, unit length, and named by what they turn: ``quat_wb`` takes a vector
+given in the base frame ``b`` to the world frame ``w``. Every function broadcasts over leading
+axes, so ``[N, 4]`` and ``[4]`` both work.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+IDENTITY: Array = np.array([1.0, 0.0, 0.0, 0.0])
+
+
+def normalize(quat: ArrayLike) -> Array:
+    """Scale quaternions to unit length.
+
+    Args:
+        quat: ``[..., 4]`` wxyz. A zero quaternion gives NaN, so that a sensor that has not
+            reported yet is seen as not finite instead of as "upright".
+
+    Returns:
+        ``[..., 4]``.
+    """
+    q = np.asarray(quat, dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return q / np.linalg.norm(q, axis=-1, keepdims=True)
+
+
+def conjugate(quat: ArrayLike) -> Array:
+    """Inverse of unit quaternions ``[..., 4]`` wxyz."""
+    return np.asarray(quat, dtype=np.float64) * np.array([1.0, -1.0, -1.0, -1.0])
+
+
+def multiply(left: ArrayLike, right: ArrayLike) -> Array:
+    """Hamilton product: the rotation ``right`` followed by ``left``; ``[..., 4]`` wxyz."""
+    aw, ax, ay, az = np.moveaxis(np.asarray(left, dtype=np.float64), -1, 0)
+    bw, bx, by, bz = np.moveaxis(np.asarray(right, dtype=np.float64), -1, 0)
+    return np.stack(
+        [
+            aw * bw - ax * bx - ay * by - az * bz,
+            aw * bx + ax * bw + ay * bz - az * by,
+            aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw,
+        ],
+        axis=-1,
+    )
+
+
+def rotate(quat_ab: ArrayLike, vector_b: ArrayLike) -> Array:
+    """Express vectors of frame ``b`` in frame ``a``; ``[..., 4]``, ``[..., 3] -> [..., 3]``.
+
+    v_a = v + 2 w (u x v) + 2 u x (u x v), with quat = (w, u).
+    """
+    q = np.asarray(quat_ab, dtype=np.float64)
+    w, x, y, z = q[..., 0], q[..., 1], q[..., 2], q[..., 3]
+    v = np.asarray(vector_b, dtype=np.float64)
+    vx, vy, vz = v[..., 0], v[..., 1], v[..., 2]
+    # t = 2 (u x v)
+    tx = 2.0 * (y * vz - z * vy)
+    ty = 2.0 * (z * vx - x * vz)
+    tz = 2.0 * (x * vy - y * vx)
+    # v + w t + u x t
+    return np.stack(
+        [
+            vx + w * tx + y * tz - z * ty,
+            vy + w * ty + z * tx - x * tz,
+            vz + w * tz + x * ty - y * tx,
+        ],
+        axis=-1,
+    )
+
+
+def rotate_inverse(quat_ab: ArrayLike, vector_a: ArrayLike) -> Array:
+    """Express vectors of frame ``a`` in frame ``b``; the inverse of :func:`rotate`."""
+    return rotate(conjugate(quat_ab), vector_a)
+
+
+def projected_gravity(quat_wb: ArrayLike) -> Array:
+    """Direction of gravity in the base frame, unit length; ``[..., 4] -> [..., 3]``.
+
+    Upright gives (0, 0, -1). It is the third row of the rotation matrix, negated.
+    """
+    q = np.asarray(quat_wb, dtype=np.float64)
+    w, x, y, z = q[..., 0], q[..., 1], q[..., 2], q[..., 3]
+    return np.stack(
+        [2.0 * (w * y - x * z), -2.0 * (y * z + w * x), 2.0 * (x * x + y * y) - 1.0],
+        axis=-1,
+    )
+
+
+def tilt(quat_wb: ArrayLike) -> Array:
+    """Angle between the base's z axis and the world's [rad], in [0, pi]; ``[..., 4] -> [...]``."""
+    return np.arccos(np.clip(-projected_gravity(quat_wb)[..., 2], -1.0, 1.0))
+
+
+def yaw(quat_wb: ArrayLike) -> Array:
+    """Heading about the world's z axis [rad], in (-pi, pi]; ``[..., 4] -> [...]``."""
+    q = np.asarray(quat_wb, dtype=np.float64)
+    w, x, y, z = q[..., 0], q[..., 1], q[..., 2], q[..., 3]
+    return np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+
+
+def from_rpy(rpy: ArrayLike) -> Array:
+    """Quaternion of URDF's fixed-axis roll, pitch, yaw [rad]; ``[..., 3] -> [..., 4]`` wxyz.
+
+    R = Rz(yaw) Ry(pitch) Rx(roll), as in the URDF specification of ``<origin rpy>``.
+    """
+    half = 0.5 * np.asarray(rpy, dtype=np.float64)
+    (cr, cp, cy), (sr, sp, sy) = (
+        np.moveaxis(np.cos(half), -1, 0),
+        np.moveaxis(np.sin(half), -1, 0),
+    )
+    return np.stack(
+        [
+            cr * cp * cy + sr * sp * sy,
+            sr * cp * cy - cr * sp * sy,
+            cr * sp * cy + sr * cp * sy,
+            cr * cp * sy - sr * sp * cy,
+        ],
+        axis=-1,
+    )
+
+
+def to_matrix(quat_ab: ArrayLike) -> Array:
+    """Rotation matrices ``R_ab`` with ``v_a = R_ab v_b``; ``[..., 4] -> [..., 3, 3]``."""
+    q = np.asarray(quat_ab, dtype=np.float64)
+    basis = np.eye(3)
+    columns = [rotate(q, np.broadcast_to(basis[i], (*q.shape[:-1], 3))) for i in range(3)]
+    return np.stack(columns, axis=-1)

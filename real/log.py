@@ -1,0 +1,257 @@
+"""Logs in MCAP: the one place that writes and reads them.
+
+A log is written as ROS 2 tools write it (profile ``ros2``, CDR payloads, ``ros2msg`` schemas), so
+that standard tools open it, and read back as arrays without ROS. Reading trusts nothing: stamps
+of zero, negative or centuries away are dropped and counted, types nobody knows are skipped and
+listed, and a file cut short by a power failure is read up to the damage.
+
+Format: https://mcap.dev/spec and https://mcap.dev/spec/registry#ros2.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mcap.records import Channel, McapRecord, Message, Metadata, Schema
+from mcap.stream_reader import StreamReader
+from mcap.well_known import MessageEncoding, SchemaEncoding
+from mcap.writer import Writer
+from mcap_ros2.decoder import DecoderFactory
+
+from real.errors import FerryError, nearest
+from real.log_rows import READERS, Rows, TopicLog
+
+logger = logging.getLogger(__name__)
+
+_MAGIC = b"\x89MCAP0\r\n"
+
+
+class LogWriter:
+    """Writes serialised messages to one MCAP file.
+
+    What is older than ``flush_s`` is handed to the operating system at the next write or
+    :meth:`flush`, as a complete chunk: a killed process loses no more than that.
+
+    Args:
+        path: file to write; its folder must exist.
+        metadata: records of text kept in the file, name -> (key -> value).
+        flush_s: longest time a message waits in memory [s].
+        overwrite: whether an existing file may be replaced.
+
+    Raises:
+        FerryError: the file exists, or cannot be created.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        metadata: Mapping[str, Mapping[str, str]] | None = None,
+        flush_s: float = 0.25,
+        overwrite: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self.count = 0
+        try:
+            self._stream = self.path.open("wb" if overwrite else "xb")
+        except FileExistsError as error:
+            raise FerryError(f"log {self.path} exists already; give another name") from error
+        except OSError as error:
+            raise FerryError(f"log {self.path} cannot be written: {error.strerror}") from error
+        self._writer = Writer(self._stream)
+        self._writer.start(profile="ros2", library="ferry")
+        for name, values in (metadata or {}).items():
+            self._writer.add_metadata(name, dict(values))
+        self._stream.flush()
+        self._flush_s = flush_s
+        self._flushed_s = time.monotonic()
+        self._channels: dict[str, int] = {}
+        self._schemas: dict[str, int] = {}
+
+    def add_topic(self, topic: str, type_name: str, definition: str) -> None:
+        """Announce a topic.
+
+        Args:
+            topic: e.g. ``/joint_states``.
+            type_name: e.g. ``sensor_msgs/msg/JointState``.
+            definition: text of the type and all types in it, as the registry entry ``ros2msg``
+                describes.
+        """
+        if type_name not in self._schemas:
+            self._schemas[type_name] = self._writer.register_schema(
+                type_name, SchemaEncoding.ROS2, definition.encode()
+            )
+        self._channels[topic] = self._writer.register_channel(
+            topic, MessageEncoding.CDR, self._schemas[type_name]
+        )
+
+    def write(self, topic: str, data: bytes, *, log_ns: int, publish_ns: int | None = None) -> None:
+        """Append one serialised message of an announced topic.
+
+        Args:
+            topic: where it was received.
+            data: the CDR bytes.
+            log_ns: when it was received [ns since 1970].
+            publish_ns: when it was sent, if known [ns since 1970].
+        """
+        self._writer.add_message(
+            self._channels[topic],
+            log_time=log_ns,
+            data=data,
+            publish_time=log_ns if publish_ns is None else publish_ns,
+            sequence=self.count & 0xFFFFFFFF,
+        )
+        self.count += 1
+        if time.monotonic() - self._flushed_s >= self._flush_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        self._writer.flush()
+        self._flushed_s = time.monotonic()
+
+    def close(self) -> None:
+        """Write the index and close. May be called twice."""
+        if not self._stream.closed:
+            self._writer.finish()
+            self._stream.close()
+
+    def __enter__(self) -> LogWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Log:
+    """A log as arrays.
+
+    Attributes:
+        path: the file.
+        topics: by name.
+        metadata: records of text, name -> (key -> value).
+        skipped: topics that were not decoded, with the reason.
+        damage: what ended the reading early, or None.
+    """
+
+    path: Path
+    topics: Mapping[str, TopicLog]
+    metadata: Mapping[str, Mapping[str, str]]
+    skipped: Mapping[str, str]
+    damage: str | None
+
+    def __getitem__(self, topic: str) -> TopicLog:
+        if topic not in self.topics:
+            raise FerryError(_absent(self.path, topic, self.topics, self.skipped))
+        return self.topics[topic]
+
+
+def read_log(path: str | Path, *, topics: Sequence[str] | None = None) -> Log:
+    """Read a log.
+
+    Args:
+        path: an MCAP file with ROS 2 messages.
+        topics: the topics needed; others are not decoded. None reads all.
+
+    Raises:
+        FerryError: no such file, not MCAP, or a needed topic is not in it.
+    """
+    file = Path(path)
+    rows: dict[str, Rows] = {}
+    skipped: dict[str, str] = {}
+    metadata: dict[str, dict[str, str]] = {}
+    schemas: dict[int, Schema] = {}
+    channels: dict[int, Channel] = {}
+    decoders = DecoderFactory()
+    damage: list[str] = []
+    for record in _records(file, damage):
+        if isinstance(record, Schema):
+            schemas[record.id] = record
+        elif isinstance(record, Metadata):
+            metadata[record.name] = dict(record.metadata)
+        elif isinstance(record, Channel):
+            channels[record.id] = record
+        elif isinstance(record, Message):
+            topic = channels[record.channel_id].topic if record.channel_id in channels else ""
+            if topic in skipped or not topic or (topics is not None and topic not in topics):
+                continue
+            if topic not in rows:
+                channel = channels[record.channel_id]
+                found = _open_topic(channel, schemas.get(channel.schema_id), decoders)
+                if isinstance(found, str):
+                    skipped[topic] = found
+                    continue
+                rows[topic] = found
+            rows[topic].add(record.data, record.log_time)
+    for topic in topics or ():
+        if topic not in rows:
+            raise FerryError(_absent(file, topic, [c.topic for c in channels.values()], skipped))
+    for topic, reason in skipped.items():
+        logger.warning("%s: %s is left out: %s", file, topic, reason)
+    if damage:
+        logger.warning("%s: %s", file, damage[0])
+    return Log(
+        path=file,
+        topics={topic: r.finish() for topic, r in rows.items()},
+        metadata=metadata,
+        skipped=skipped,
+        damage=damage[0] if damage else None,
+    )
+
+
+def _absent(
+    path: Path, topic: str, present: Sequence[str] | Mapping[str, Any], skipped: Mapping[str, str]
+) -> str:
+    if topic in skipped:
+        return f"{path}: topic {topic!r} cannot be read: {skipped[topic]}"
+    listed = ", ".join(sorted(set(present))) or "none"
+    return f"{path}: no messages on {topic!r}{nearest(topic, present)}; topics in it: {listed}"
+
+
+def _records(path: Path, damage: list[str]) -> Iterator[McapRecord]:
+    """All records up to the end or the damage, whose description is appended to ``damage``."""
+    try:
+        stream = path.open("rb")
+    except OSError as error:
+        raise FerryError(f"log {path} cannot be read: {error.strerror}") from error
+    with stream:
+        if stream.read(len(_MAGIC)) != _MAGIC:
+            raise FerryError(f"{path} is not an MCAP file (its first bytes are not the magic)")
+        stream.seek(0)
+        size = path.stat().st_size
+        records = StreamReader(stream, validate_crcs=True, record_size_limit=size).records
+        while True:
+            try:
+                record = next(records)
+            except StopIteration:
+                return
+            # The parser meets arbitrary bytes here: whatever it raises means "damaged from here".
+            except Exception as error:
+                damage.append(
+                    f"damaged at byte {stream.tell()} of {size} ({type(error).__name__}: {error}); "
+                    "read up to there"
+                )
+                return
+            yield record
+
+
+def _open_topic(channel: Channel, schema: Schema | None, decoders: DecoderFactory) -> Rows | str:
+    """A collector for a topic, or the reason why it cannot be read."""
+    if schema is None:
+        return "it has no schema"
+    if schema.name not in READERS:
+        return f"type {schema.name!r} is not one that logs are read for"
+    try:
+        decode = decoders.decoder_for(channel.message_encoding, schema)
+    # A truncated or foreign definition makes the schema parser raise anything.
+    except Exception as error:
+        return f"definition of {schema.name!r} is not readable ({error})"
+    if decode is None:
+        return f"encoding {channel.message_encoding!r}/{schema.encoding!r}, expected cdr/ros2msg"
+    return Rows(channel.topic, schema.name, decode)

@@ -1,0 +1,109 @@
+"""The border to a robot: what a driver, simulated or not, must offer.
+
+A plug-in is a class named ``module:Class``; the robot node builds it with the
+:class:`~real.spec.RobotSpec` and the plug-in's own options, and is the only one to call it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.errors import FerryError, nearest
+from real.signals import JointCommand, RobotState
+from real.spec import RobotSpec
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """What only a simulated robot knows; for scorers, never for anything that acts.
+
+    Attributes:
+        stamp_ns: time of the sample [ns].
+        position_w: ``[3]`` base position [m].
+        quat_wb: ``[4]`` wxyz.
+        lin_vel_b: ``[3]`` base linear velocity in the base frame [m/s].
+        ang_vel_b: ``[3]`` base angular velocity in the base frame [rad/s].
+    """
+
+    stamp_ns: int
+    position_w: Array
+    quat_wb: Array
+    lin_vel_b: Array
+    ang_vel_b: Array
+
+
+@runtime_checkable
+class RobotIO(Protocol):
+    """One robot (N = 1).
+
+    Attributes:
+        period_s: how often the robot node must call :meth:`exchange` [s]. For a simulated robot
+            it is the time that each call advances.
+        command_timeout_s: after how long without :meth:`exchange` the robot stops by itself,
+            in firmware, not in Python. None where the driver cannot: preflight refuses it on
+            hardware.
+        simulated: whether this is a simulation (decides discovery range and domain defaults).
+    """
+
+    period_s: float
+    command_timeout_s: float | None
+    simulated: bool
+
+    def start(self) -> RobotState:
+        """Open the connection and return the first state (N = 1). Must not move the robot."""
+        ...
+
+    def exchange(self, command: JointCommand) -> RobotState:
+        """Hand over one command (N = 1) and return the newest state. Called every ``period_s``."""
+        ...
+
+    def ground_truth(self) -> GroundTruth | None:
+        """The truth behind the newest state, or None where nobody knows it."""
+        ...
+
+    def close(self) -> None:
+        """Stop safely and release everything. May be called twice."""
+        ...
+
+
+def load_plugin(path: str, robot: RobotSpec, *, options: Mapping[str, Any]) -> RobotIO:
+    """Build the RobotIO plug-in ``module:Class``.
+
+    Args:
+        path: where it lives, e.g. ``sim.sim_robot:PyBulletRobot``.
+        robot: what it shall be.
+        options: keyword arguments of the class.
+
+    Raises:
+        FerryError: the module or class does not exist, or the options do not fit.
+    """
+    module_name, colon, class_name = path.partition(":")
+    if not colon or not module_name or not class_name:
+        raise FerryError(f"robot plug-in {path!r}: expected 'module:Class'")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise FerryError(
+            f"robot plug-in {path!r}: module {module_name!r} cannot be imported ({error})"
+        ) from error
+    factory = getattr(module, class_name, None)
+    if factory is None:
+        raise FerryError(
+            f"robot plug-in {path!r}: {module_name} has no {class_name!r}"
+            f"{nearest(class_name, [n for n in dir(module) if not n.startswith('_')])}"
+        )
+    try:
+        plugin = factory(robot, **options)
+    except TypeError as error:
+        raise FerryError(f"robot plug-in {path!r}: options {dict(options)}: {error}") from error
+    if not isinstance(plugin, RobotIO):
+        raise FerryError(f"robot plug-in {path!r} does not implement real.robot_io.RobotIO")
+    return plugin

@@ -1,0 +1,150 @@
+"""Rollouts: what actors hand to a learner, whoever the actor is (simulator or robot)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.errors import FerryError
+
+Float32 = NDArray[np.float32]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class DomainSample:
+    """What was drawn for one world: enough to build the same world again.
+
+    Attributes:
+        seed: seed of the generator that drew it.
+        values: name of a random term -> its values, delays included, in the term's unit.
+    """
+
+    seed: int
+    values: Mapping[str, list[float]]
+
+
+@dataclass(frozen=True)
+class EpisodeStats:
+    """One finished episode.
+
+    Attributes:
+        env: which of the actor's N worlds it ran in.
+        total_reward: sum of its rewards, undiscounted.
+        length: control steps.
+        terminated: True if it ended in a terminal state, False if the time limit cut it.
+        values: other numbers of the whole episode, by name, such as ``tracking``.
+    """
+
+    env: int
+    total_reward: float
+    length: int
+    terminated: bool
+    values: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """T control steps of N worlds under one version of the policy.
+
+    Row ``t`` holds ``obs[t] -> actions[t] -> rewards[t], terminated[t], truncated[t]``.
+    ``obs[t + 1]`` is what the policy sees next: the first observation of the next episode where
+    an episode ended at ``t``. What such an episode ended with is in ``final_critic_obs``.
+
+    Attributes:
+        obs: ``[T+1, N, D]`` policy observations, raw (not normalised).
+        critic_obs: ``[T+1, N, C]`` critic observations, raw.
+        actions: ``[T, N, A]`` as sampled, before any clipping: ``log_probs`` belongs to these.
+        log_probs: ``[T, N]`` log density of ``actions`` under the acting policy.
+        rewards: ``[T, N]``.
+        terminated: ``[T, N]`` the episode ended in a terminal state: its value is zero.
+        truncated: ``[T, N]`` the episode was cut, e.g. by the time limit: it would have gone on.
+        final_index: ``[K, 2]`` (t, n) of every row that was truncated and not terminated.
+        final_critic_obs: ``[K, C]`` critic observation in which those episodes ended.
+        policy_version: version of the :class:`PolicySnapshot` that acted.
+        actor_id: who acted.
+        episodes: those that ended within these steps.
+        reward_parts: name of a reward term -> its mean over the T*N steps, weight included.
+        domain: what was drawn for each world, where known.
+    """
+
+    obs: Float32
+    critic_obs: Float32
+    actions: Float32
+    log_probs: Float32
+    rewards: Float32
+    terminated: Bools
+    truncated: Bools
+    final_index: NDArray[np.int64]
+    final_critic_obs: Float32
+    policy_version: int
+    actor_id: str
+    episodes: tuple[EpisodeStats, ...] = ()
+    reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    domain: tuple[DomainSample, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Check that all parts describe the same steps.
+
+        Raises:
+            FerryError: a shape does not fit, or a truncated row has no final observation.
+        """
+        if self.obs.ndim != 3 or self.critic_obs.ndim != 3 or self.actions.ndim != 3:
+            raise FerryError(
+                f"rollout of {self.actor_id!r}: obs, critic_obs and actions must have 3 axes "
+                f"[T(+1), N, .]; got shapes {self.obs.shape}, {self.critic_obs.shape} and "
+                f"{self.actions.shape}"
+            )
+        steps, num = self.actions.shape[:2]
+        ends = int(np.count_nonzero(self.truncated & ~self.terminated))
+        expected = {
+            "obs": (steps + 1, num, self.obs.shape[2]),
+            "critic_obs": (steps + 1, num, self.critic_obs.shape[2]),
+            "log_probs": (steps, num),
+            "rewards": (steps, num),
+            "terminated": (steps, num),
+            "truncated": (steps, num),
+            "final_index": (ends, 2),
+            "final_critic_obs": (ends, self.critic_obs.shape[2]),
+        }
+        for name, shape in expected.items():
+            found = getattr(self, name).shape
+            if found != shape:
+                raise FerryError(
+                    f"rollout of {self.actor_id!r}: {name} has shape {found}, expected {shape} "
+                    f"for {steps} steps of {num} worlds with {ends} truncated episodes"
+                )
+        t, n = self.final_index[:, 0], self.final_index[:, 1]
+        inside = bool(np.all((t >= 0) & (t < steps) & (n >= 0) & (n < num)))
+        right = inside and bool(np.all((self.truncated & ~self.terminated)[t, n]))
+        if not right or np.unique(t * num + n).size != ends:
+            raise FerryError(
+                f"rollout of {self.actor_id!r}: final_index must name each truncated row once "
+                "and no other"
+            )
+
+    @property
+    def num_steps(self) -> int:
+        """Control steps, T."""
+        return self.actions.shape[0]
+
+    @property
+    def num_envs(self) -> int:
+        """Worlds, N."""
+        return self.actions.shape[1]
+
+    def bad_values(self) -> list[str]:
+        """Parts that hold NaN or infinity, each with the first place, e.g. ``rewards[3, 17]``."""
+        found: list[str] = []
+        for name in ("obs", "critic_obs", "actions", "log_probs", "rewards", "final_critic_obs"):
+            array: Float32 = getattr(self, name)
+            # One reduction first: a finite sum is the normal case and needs no mask in memory.
+            if array.size and not np.isfinite(array.sum(dtype=np.float64)):
+                bad = np.argwhere(~np.isfinite(array))
+                if len(bad):
+                    where = ", ".join(str(int(i)) for i in bad[0])
+                    found.append(f"{name}[{where}] = {array[tuple(bad[0])]}")
+        return found

@@ -1,0 +1,1 @@
+"""Imitating the robot: worlds, sensors, actuators and tasks as one array program."""

@@ -1,0 +1,122 @@
+"""The border to a physics engine: N worlds of one robot, as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.signals import JointCommand, RobotState
+from real.spec import RobotSpec
+
+Array = NDArray[np.float64]
+Ids = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class WorldState:
+    """Everything true about N worlds after a step. Arrays may be views: copy what you keep.
+
+    Attributes:
+        robot: the signals a perfect sensor would report (``tau`` is the applied effort).
+        position_w: ``[N, 3]`` base position [m].
+        lin_vel_b: ``[N, 3]`` base linear velocity in the base frame [m/s].
+        foot_position_w: ``[N, F, 3]`` [m], in the order of ``RobotSpec.feet``.
+        foot_velocity_w: ``[N, F, 3]`` [m/s].
+        foot_contact: ``[N, F]`` whether a foot touches the ground.
+        body_contact: ``[N]`` whether anything but a foot touches the ground.
+        diverged: ``[N]`` whether the engine found this world non-finite or unstable.
+    """
+
+    robot: RobotState
+    position_w: Array
+    lin_vel_b: Array
+    foot_position_w: Array
+    foot_velocity_w: Array
+    foot_contact: NDArray[np.bool_]
+    body_contact: NDArray[np.bool_]
+    diverged: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class InitialState:
+    """Where n worlds start. Shapes as in :class:`WorldState` with n rows.
+
+    Attributes:
+        q: ``[n, J]``.
+        dq: ``[n, J]``.
+        position_w: ``[n, 3]``.
+        quat_wb: ``[n, 4]``.
+        lin_vel_b: ``[n, 3]``.
+        ang_vel_b: ``[n, 3]``.
+    """
+
+    q: Array
+    dq: Array
+    position_w: Array
+    quat_wb: Array
+    lin_vel_b: Array
+    ang_vel_b: Array
+
+    @staticmethod
+    def default(robot: RobotSpec, num: int) -> InitialState:
+        """Default pose, upright, at rest, feet about on the ground."""
+        position = np.zeros((num, 3))
+        position[:, 2] = robot.base_height_m
+        quat = np.zeros((num, 4))
+        quat[:, 0] = 1.0
+        joints = len(robot.joints)
+        return InitialState(
+            q=np.tile(robot.q_default, (num, 1)),
+            dq=np.zeros((num, joints)),
+            position_w=position,
+            quat_wb=quat,
+            lin_vel_b=np.zeros((num, 3)),
+            ang_vel_b=np.zeros((num, 3)),
+        )
+
+
+class Engine(Protocol):
+    """N worlds of one robot on a plane.
+
+    Attributes:
+        robot: the robot in every world.
+        num: N.
+    """
+
+    robot: RobotSpec
+    num: int
+
+    def reset(self, rows: Ids, start: InitialState) -> None:
+        """Re-initialise worlds ``rows`` whole (warm starts, delays and time included).
+
+        Derived quantities of these rows are current afterwards; other rows are untouched.
+        """
+        ...
+
+    def step(self, q_des: Array, *, substeps: int | None = None) -> None:
+        """Track joint targets ``[N, A]`` with the robot's gains.
+
+        Args:
+            q_des: [rad or m].
+            substeps: physics steps; one control period's worth if None.
+        """
+        ...
+
+    def apply(self, command: JointCommand, *, substeps: int | None = None) -> None:
+        """As :meth:`step`, but with the gains, velocities and feed-forward of ``command``.
+
+        This is how damping reaches a simulated robot. Gains of the command hold until the next
+        call of :meth:`step` or :meth:`apply`.
+        """
+        ...
+
+    def state(self) -> WorldState:
+        """The state after the last step or reset, derived quantities current."""
+        ...
+
+    def close(self) -> None:
+        """Release threads, processes and engine handles. May be called twice."""
+        ...

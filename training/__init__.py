@@ -1,0 +1,1 @@
+"""Learning a policy from rollouts, and turning it into a bundle."""
