@@ -133,7 +133,7 @@ class RobotContract:
             if _sha(body) != claimed:
                 raise ContractMismatch("robot contract: its hash does not fit its content")
             return _parse(RobotContract, body)
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ContractMismatch(f"robot contract is not readable: {error}") from error
 
 

@@ -159,7 +159,7 @@ class JointLimits:
             fade=_ratio(np.ones_like(dq_max), (1.0 - chosen.soft_speed) * dq_max, otherwise=FREE),
             # Without a position gain no target can change the torque: nothing to bound.
             lead=_ratio(kd, kp, otherwise=0.0),
-            reach=np.minimum(_ratio(tau_max, kp, otherwise=FREE), FREE),
+            reach=_ratio(tau_max, kp, otherwise=FREE),
         )
 
     def torque(self, target: Array, *, q: Array, dq: Array) -> Array:
@@ -202,6 +202,7 @@ def _require_known(joints: Sequence[JointSpec], **arrays: Array) -> None:
 
 
 def _ratio(above: Array, below: Array, *, otherwise: float) -> Array:
-    """``above / below``, and ``otherwise`` where ``below`` is zero."""
+    """``above / below``, at most :data:`FREE`, and ``otherwise`` where ``below`` is zero."""
     safe = np.where(below == 0.0, 1.0, below)
-    return np.where(below == 0.0, otherwise, above / safe)
+    with np.errstate(over="ignore"):
+        return np.where(below == 0.0, otherwise, np.minimum(above / safe, FREE))

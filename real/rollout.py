@@ -99,31 +99,32 @@ class Rollout:
                 f"{self.actions.shape}"
             )
         steps, num = self.actions.shape[:2]
-        ends = int(np.count_nonzero(self.truncated & ~self.terminated))
-        expected = {
-            "obs": (steps + 1, num, self.obs.shape[2]),
-            "critic_obs": (steps + 1, num, self.critic_obs.shape[2]),
-            "log_probs": (steps, num),
-            "rewards": (steps, num),
-            "terminated": (steps, num),
-            "truncated": (steps, num),
-            "final_index": (ends, 2),
-            "final_critic_obs": (ends, self.critic_obs.shape[2]),
-        }
-        for name, shape in expected.items():
-            found = getattr(self, name).shape
-            if found != shape:
-                raise FerryError(
-                    f"rollout of {self.actor_id!r}: {name} has shape {found}, expected {shape} "
-                    f"for {steps} steps of {num} worlds with {ends} truncated episodes"
-                )
+        self._require("terminated", (steps, num))
+        self._require("truncated", (steps, num))
+        cut = self.truncated & ~self.terminated
+        ends = int(np.count_nonzero(cut))
+        self._require("obs", (steps + 1, num, self.obs.shape[2]))
+        self._require("critic_obs", (steps + 1, num, self.critic_obs.shape[2]))
+        self._require("log_probs", (steps, num))
+        self._require("rewards", (steps, num))
+        self._require("final_index", (ends, 2))
+        self._require("final_critic_obs", (ends, self.critic_obs.shape[2]))
         t, n = self.final_index[:, 0], self.final_index[:, 1]
         inside = bool(np.all((t >= 0) & (t < steps) & (n >= 0) & (n < num)))
-        right = inside and bool(np.all((self.truncated & ~self.terminated)[t, n]))
+        right = inside and bool(np.all(cut[t, n]))
         if not right or np.unique(t * num + n).size != ends:
             raise FerryError(
                 f"rollout of {self.actor_id!r}: final_index must name each truncated row once "
                 "and no other"
+            )
+
+    def _require(self, name: str, shape: tuple[int, ...]) -> None:
+        found = getattr(self, name).shape
+        if found != shape:
+            raise FerryError(
+                f"rollout of {self.actor_id!r}: {name} has shape {found}, expected {shape}: there "
+                f"are {self.actions.shape[0]} steps of {self.actions.shape[1]} worlds, and every "
+                "truncated row has one final observation"
             )
 
     @property
@@ -142,7 +143,9 @@ class Rollout:
         for name in ("obs", "critic_obs", "actions", "log_probs", "rewards", "final_critic_obs"):
             array: Float32 = getattr(self, name)
             # One reduction first: a finite sum is the normal case and needs no mask in memory.
-            if array.size and not np.isfinite(array.sum(dtype=np.float64)):
+            with np.errstate(invalid="ignore"):  # inf - inf
+                total = array.sum(dtype=np.float64)
+            if not np.isfinite(total):
                 bad = np.argwhere(~np.isfinite(array))
                 if len(bad):
                     where = ", ".join(str(int(i)) for i in bad[0])

@@ -14,6 +14,12 @@ from real.spec import RobotSpec
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
 
+GRAVITY = 9.81
+"""Standard gravity to three digits [m/s^2], the same in every engine."""
+
+FLOOR_FRICTION = 0.8
+"""Nominal sliding friction of a foot on the floor: rubber on dry, smooth ground."""
+
 
 @dataclass(frozen=True)
 class WorldState:

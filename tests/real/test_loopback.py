@@ -28,9 +28,7 @@ class Clock:
 def spec():
     """A1 with a gain of its own for every joint, since equal gains hide a wrong map."""
     robot = load_robot("a1")
-    joints = tuple(
-        replace(j, kp=20.0 + i, kd=0.5 + 0.1 * i) for i, j in enumerate(robot.joints)
-    )
+    joints = tuple(replace(j, kp=20.0 + i, kd=0.5 + 0.1 * i) for i, j in enumerate(robot.joints))
     return replace(robot, joints=joints)
 
 

@@ -1,0 +1,299 @@
+"""What can be wrong with a state or a command, each as a mask over N robots that names itself.
+
+A fault is not clipped away: either it passes within a few ticks (the last safe target is held
+meanwhile) or the robot stops. Comparisons are written so that NaN counts as the bad case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.signals import JointCommand, RobotState
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+class Check(StrEnum):
+    """Faults that the filter looks for; limits are in :class:`~real.joint_limits.LimitKind`."""
+
+    CLOCK = "clock"
+    STATE_STALE = "state_stale"
+    STATE_NOT_FINITE = "state_not_finite"
+    FALL = "fall"
+    OUTSIDE = "outside_range"
+    JUMP = "position_jump"
+    COMMAND_STALE = "command_stale"
+    COMMAND_NOT_FINITE = "command_not_finite"
+    COMMAND_IMPLAUSIBLE = "command_implausible"
+    EXCEPTION = "exception"
+    MODE = "mode"
+
+
+#: What a violation's numbers count in; rad and rad/s of a hinge are m and m/s of a slide.
+UNITS = {
+    "position": "rad",
+    "rate": "rad/s",
+    "velocity": "rad/s",
+    "torque": "N m",
+    Check.CLOCK: "s",
+    Check.STATE_STALE: "s",
+    Check.COMMAND_STALE: "s",
+    Check.FALL: "rad",
+    Check.OUTSIDE: "rad",
+    Check.JUMP: "rad",
+    Check.COMMAND_IMPLAUSIBLE: "rad",
+}
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One reason why a command did not pass as it was.
+
+    Attributes:
+        kind: a :class:`Check` or :class:`~real.joint_limits.LimitKind`.
+        joint: which joint, or None where it concerns the whole robot.
+        value: what was found.
+        limit: what it was held against; NaN where there is no such number.
+        world: index of the robot.
+        note: more words, such as an exception's message.
+    """
+
+    kind: str
+    joint: str | None
+    value: float
+    limit: float
+    world: int = 0
+    note: str = ""
+
+    def __str__(self) -> str:
+        """E.g. ``torque of FR_hip_joint: 31.2 N m, limit 20 N m``."""
+        where = f" of {self.joint}" if self.joint else ""
+        unit = f" {UNITS[self.kind]}" if self.kind in UNITS else ""
+        limit = "" if np.isnan(self.limit) else f", limit {self.limit:.4g}{unit}"
+        value = "" if np.isnan(self.limit) and self.note else f": {self.value:.4g}{unit}{limit}"
+        return f"{self.kind}{where}{value}" + (f": {self.note}" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A check that found something.
+
+    Attributes:
+        kind: which check.
+        rows: ``[N]`` robots concerned.
+        stops: whether the robot stops at once; if not, the last safe target is held and only a
+            fault that lasts stops it.
+        detail: gives ``(mask, value, limit)``, each ``[N]`` or ``[N, A]``; called only when
+            somebody wants to read the violations.
+    """
+
+    kind: Check
+    rows: Mask
+    stops: bool
+    detail: Callable[[], tuple[Mask, Array, Array]]
+
+    def violations(self, joints: Sequence[str]) -> Iterator[Violation]:
+        """Every robot and joint concerned."""
+        mask, value, limit = self.detail()
+        yield from name_each(self.kind, mask, value, limit=limit, joints=joints)
+
+
+def name_each(
+    kind: str, mask: Mask, value: Array, *, limit: Array, joints: Sequence[str]
+) -> Iterator[Violation]:
+    """One violation per true element of a mask, ``[N]`` (whole robots) or ``[N, A]`` (joints)."""
+    value, limit = np.broadcast_to(value, mask.shape), np.broadcast_to(limit, mask.shape)
+    for index in np.argwhere(mask).tolist():
+        joint = joints[index[1]] if len(index) == 2 else None
+        where = tuple(index)
+        yield Violation(kind, joint, float(value[where]), float(limit[where]), index[0])
+
+
+# ------------------------------------------------------------------ state
+
+
+@dataclass(frozen=True)
+class StateBounds:
+    """Numbers that the checks of a state hold it against.
+
+    Attributes:
+        state_age_s: oldest acceptable state [s].
+        ahead_s: how far stamps may lie in the future [s]; more means that a clock was set back.
+        min_upright: cosine of the largest tilt; None where the base cannot fall.
+        q_min: ``[A]`` lowest believable position [rad or m].
+        q_max: ``[A]`` highest.
+        jump_rate: ``[A]`` a joint that moves faster than this between two states has jumped.
+        jump_slack: ``[A]`` allowance on it [rad or m]; infinite where jumps are not looked for.
+    """
+
+    state_age_s: float
+    ahead_s: float
+    min_upright: float | None
+    q_min: Array
+    q_max: Array
+    jump_rate: Array
+    jump_slack: Array
+
+
+def finite_state(state: RobotState) -> Mask:
+    """``[N]`` whether everything a controller acts on is finite.
+
+    A sum is not finite as soon as one of its terms is not, and needs one pass.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = state.q.sum(axis=1) + state.dq.sum(axis=1)
+        total += state.quat_wb.sum(axis=1) + state.gyro_b.sum(axis=1)
+        total += state.tau.sum(axis=1) + state.acc_b.sum(axis=1)
+    return np.isfinite(total)
+
+
+def upright(quat_wb: Array) -> Array:
+    """Cosine of the tilt, ``[N, 4] -> [N]``; of quaternions that are not quite of unit length, too.
+
+    cos(tilt) = (w^2 - x^2 - y^2 + z^2) / |q|^2; NaN for a quaternion of zeros.
+    """
+    square = quat_wb * quat_wb
+    w, x, y, z = square[:, 0], square[:, 1], square[:, 2], square[:, 3]
+    with np.errstate(invalid="ignore"):
+        return (w - x - y + z) / (w + x + y + z)
+
+
+def state_faults(
+    now_ns: int,
+    state: RobotState,
+    q: Array,
+    *,
+    bounds: StateBounds,
+    last_q: Array | None = None,
+    last_ns: NDArray[np.int64] | None = None,
+) -> tuple[Fault, ...]:
+    """What is wrong with the states of N robots.
+
+    Args:
+        now_ns: time [ns], of the clock of the stamps.
+        state: the states.
+        q: ``[N, A]`` positions of the actuated joints [rad or m].
+        bounds: what is acceptable.
+        last_q: ``[N, A]`` the same one state earlier, NaN where there was none.
+        last_ns: ``[N]`` stamps of that state [ns].
+    """
+    found: list[Fault] = []
+    finite = finite_state(state)
+    if not finite.all():
+        found.append(Fault(Check.STATE_NOT_FINITE, ~finite, True, lambda: _not_finite(state, q)))
+    age = _seconds(now_ns - state.stamp_ns)
+    old = (age > bounds.state_age_s) | (age < -bounds.ahead_s)
+    if old.any():
+        limit = np.where(age < 0.0, -bounds.ahead_s, bounds.state_age_s).astype(np.float64)
+        found.append(Fault(Check.STATE_STALE, old, True, lambda: (old, age, limit)))
+    if bounds.min_upright is not None:
+        cosine = upright(state.quat_wb)
+        fallen = ~(cosine >= bounds.min_upright) & finite
+        if fallen.any():
+            limit = np.array(math.acos(bounds.min_upright))
+            tilt: Array = np.arccos(np.clip(cosine, -1.0, 1.0))
+            found.append(Fault(Check.FALL, fallen, True, lambda: (fallen, tilt, limit)))
+    below, above = q < bounds.q_min, q > bounds.q_max
+    outside = below | above
+    if outside.any():
+        bound = np.where(below, bounds.q_min, bounds.q_max)
+        rows = _any_joint(outside)
+        found.append(Fault(Check.OUTSIDE, rows, True, lambda: (outside, q, bound)))
+    if last_q is not None and last_ns is not None:
+        moved = np.abs(q - last_q)
+        elapsed = _seconds(np.maximum(state.stamp_ns - last_ns, 0))[:, None]
+        allowed = bounds.jump_rate * elapsed + bounds.jump_slack
+        jumped = moved > allowed  # false where either is NaN: reported as not finite, or the first
+        if jumped.any():
+            rows = _any_joint(jumped)
+            found.append(Fault(Check.JUMP, rows, True, lambda: (jumped, moved, allowed)))
+    return tuple(found)
+
+
+def _seconds(nanoseconds: NDArray[np.int64]) -> Array:
+    return np.asarray(nanoseconds, dtype=np.float64) * 1e-9
+
+
+def _any_joint(mask: Mask) -> Mask:
+    """``[N, A] -> [N]``."""
+    return np.logical_or.reduce(mask, axis=1)
+
+
+def _not_finite(state: RobotState, q: Array) -> tuple[Mask, Array, Array]:
+    """By joint where positions are at fault, else by robot."""
+    bad = ~np.isfinite(q)
+    nan = np.array(np.nan)
+    if bad.any():
+        return bad, q, nan
+    rows = ~finite_state(state)
+    return rows, np.full(rows.shape, np.nan), nan
+
+
+# ------------------------------------------------------------------ command
+
+
+@dataclass(frozen=True)
+class CommandBounds:
+    """Numbers that the checks of a command hold it against.
+
+    Attributes:
+        command_age_s: oldest acceptable command, counted from the state it answers [s].
+        ahead_s: how far stamps may lie in the future [s].
+        low: ``[A]`` a target below this is no target but a defect [rad or m].
+        high: ``[A]`` a target above this.
+    """
+
+    command_age_s: float
+    ahead_s: float
+    low: Array
+    high: Array
+
+
+def command_faults(
+    now_ns: int,
+    stamp_ns: NDArray[np.int64],
+    command: JointCommand | None,
+    *,
+    running: Mask,
+    bounds: CommandBounds,
+) -> tuple[Fault, ...]:
+    """What is wrong with the commands of the robots that execute them.
+
+    Args:
+        now_ns: time [ns].
+        stamp_ns: ``[N]`` stamp of the newest command, or of the moment since which one is awaited
+            [ns].
+        command: the newest command, or None if none has come.
+        running: ``[N]`` which robots execute it.
+        bounds: what is acceptable.
+    """
+    found: list[Fault] = []
+    age = _seconds(now_ns - stamp_ns)
+    old = ((age > bounds.command_age_s) | (age < -bounds.ahead_s)) & running
+    if old.any():
+        limit = np.where(age < 0.0, -bounds.ahead_s, bounds.command_age_s).astype(np.float64)
+        found.append(Fault(Check.COMMAND_STALE, old, True, lambda: (old, age, limit)))
+    if command is None:
+        return tuple(found)
+    target = command.q_des
+    # NaN fails both comparisons, so one test finds all three kinds of bad target.
+    bad = ~((target >= bounds.low) & (target <= bounds.high)) & running[:, None]
+    if not bad.any():
+        return tuple(found)
+    finite = np.isfinite(target)
+    broken, wild = bad & ~finite, bad & finite
+    if broken.any():
+        rows, nan = _any_joint(broken), np.array(np.nan)
+        found.append(Fault(Check.COMMAND_NOT_FINITE, rows, False, lambda: (broken, target, nan)))
+    if wild.any():
+        bound = np.where(target < bounds.low, bounds.low, bounds.high)
+        rows = _any_joint(wild)
+        found.append(Fault(Check.COMMAND_IMPLAUSIBLE, rows, False, lambda: (wild, target, bound)))
+    return tuple(found)

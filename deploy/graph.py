@@ -1,0 +1,265 @@
+"""The ROS graph as data: which nodes, with which parameters, in which environment.
+
+``deploy/launch/robot.launch.py`` and :mod:`deploy.supervisor` both start what :func:`graph`
+describes, so that they cannot differ.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from real.errors import FerryError, nearest
+
+Parameter = bool | int | float | str
+
+#: Names after ``sim:`` and the plug-ins they mean. Plug-ins are named, never imported, here.
+SIMULATORS = {
+    "pybullet": "sim.sim_robot:PyBulletRobot",
+    "mujoco": "sim.sim_robot:MujocoRobot",
+}
+LOOPBACK = "real.loopback:LoopbackRobot"
+
+#: Silence until the safe stop. A simulation shares two cores with whatever else its user runs, and
+#: then pauses of 100 ms are ordinary; a robot computer must not have them.
+HARDWARE_PERIODS, SIMULATION_PERIODS = 3.0, 10.0
+
+#: Set by the supervisor: nodes then write one JSON line per event on standard output, and stop
+#: when their standard input ends.
+STATUS_ENV = "FERRY_STATUS"
+
+#: Highest domain id whose ports lie below Linux's ephemeral range: 7400 + 250 * 101 = 32650
+#: (OMG DDSI-RTPS 2.5, section 9.6.2.3; ip_local_port_range starts at 32768).
+HIGHEST_DOMAIN = 101
+
+
+@dataclass(frozen=True)
+class RobotChoice:
+    """What ``--robot`` means.
+
+    Attributes:
+        plugin: RobotIO plug-in, ``module:Class``.
+        simulated: whether nothing real can move.
+        options: keyword arguments of the plug-in.
+    """
+
+    plugin: str
+    simulated: bool
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+def choose_robot(text: str) -> RobotChoice:
+    """Read ``sim:pybullet``, ``sim:mujoco``, ``loopback`` or ``module:Class``.
+
+    Raises:
+        FerryError: none of these.
+    """
+    if text == "loopback":
+        return RobotChoice(LOOPBACK, simulated=True)
+    left, colon, right = text.partition(":")
+    if left == "sim":
+        if right not in SIMULATORS:
+            raise FerryError(
+                f"robot {text!r}: no simulator {right!r}{nearest(right, SIMULATORS)}; "
+                f"expected {' or '.join('sim:' + n for n in SIMULATORS)}"
+            )
+        return RobotChoice(SIMULATORS[right], simulated=True)
+    if not colon or not left or not right:
+        raise FerryError(
+            f"robot {text!r}: expected {', '.join('sim:' + n for n in SIMULATORS)}, loopback, or a "
+            "driver as module:Class"
+        )
+    return RobotChoice(text, simulated=text in (*SIMULATORS.values(), LOOPBACK))
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One process of the graph.
+
+    Attributes:
+        name: node name.
+        module: run as ``python -m module``.
+        parameters: ROS parameters.
+        finishes: whether its end, with exit code 0, is the graph's normal end.
+    """
+
+    name: str
+    module: str
+    parameters: Mapping[str, Parameter]
+    finishes: bool = False
+
+    def command(self) -> list[str]:
+        """The command line that starts it."""
+        argv = [sys.executable, "-m", self.module, "--ros-args", "-r", f"__node:={self.name}"]
+        for name, value in self.parameters.items():
+            argv += ["-p", f"{name}:={_yaml(value)}"]
+        return argv
+
+
+def _yaml(value: Parameter) -> str:
+    """A value as ROS reads it: YAML, where only quotes keep a text from becoming a number."""
+    if isinstance(value, float):
+        return repr(value) if "." in repr(value) else f"{value:.1f}"
+    return json.dumps(value)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Processes and what they share.
+
+    Attributes:
+        nodes: in the order in which they are stopped: who commands first, who records last.
+        environment: variables set for every process, on top of the inherited ones.
+        simulated: whether nothing real can move.
+    """
+
+    nodes: tuple[NodeSpec, ...]
+    environment: Mapping[str, str]
+    simulated: bool
+
+
+def graph(
+    bundle: Path,
+    robot: RobotChoice,
+    *,
+    robot_name: str,
+    schedule: Path | None = None,
+    repeat: bool = False,
+    report: Path | None = None,
+    record: Path | None = None,
+    metadata: Mapping[str, str] | None = None,
+    twist_stamped: bool = False,
+    publish_clock: bool = False,
+    watchdog_periods: float | None = None,
+    domain_id: int | None = None,
+) -> Graph:
+    """Describe the graph that runs a bundle on a robot.
+
+    Args:
+        bundle: the policy.
+        robot: the plug-in.
+        robot_name: robot file, by name or path.
+        schedule: what an operator node plays; without one a person arms and drives.
+        repeat: begin the schedule anew at its end.
+        report: file that the operator node writes at its end.
+        record: MCAP file to record to.
+        metadata: texts kept in the recording.
+        twist_stamped: ``/cmd_vel`` is a TwistStamped.
+        publish_clock: the robot publishes ``/clock``.
+        watchdog_periods: control periods of silence until the safe stop, in both watchdogs; None:
+            :data:`HARDWARE_PERIODS`, or :data:`SIMULATION_PERIODS` where nothing real can move.
+        domain_id: of DDS; None takes a free one for a simulated robot, and the environment's for
+            hardware.
+    """
+    if watchdog_periods is None:
+        watchdog_periods = SIMULATION_PERIODS if robot.simulated else HARDWARE_PERIODS
+    file = str(bundle.absolute())
+    nodes: list[NodeSpec] = []
+    if schedule is not None:
+        parameters: dict[str, Parameter] = {
+            "schedule": str(schedule.absolute()),
+            "repeat": repeat,
+        }
+        if report is not None:
+            parameters["report"] = str(report.absolute())
+        nodes.append(NodeSpec("operator_node", "deploy.operator_node", parameters, finishes=True))
+    nodes.append(
+        NodeSpec(
+            "policy_node", "deploy.policy_node", {"bundle": file, "twist_stamped": twist_stamped}
+        )
+    )
+    nodes.append(
+        NodeSpec(
+            "safety_node",
+            "deploy.safety_node",
+            {"bundle": file, "watchdog_periods": watchdog_periods},
+        )
+    )
+    nodes.append(
+        NodeSpec(
+            "robot_node",
+            "deploy.robot_node",
+            {
+                "robot": robot_name,
+                "plugin": robot.plugin,
+                "plugin_options": json.dumps(dict(robot.options)),
+                "publish_clock": publish_clock,
+                "command_timeout_periods": watchdog_periods,
+            },
+        )
+    )
+    if record is not None:
+        recorder: dict[str, Parameter] = {
+            "path": str(record.absolute()),
+            "twist_stamped": twist_stamped,
+            "metadata": json.dumps(dict(metadata or {})),
+        }
+        nodes.append(NodeSpec("recorder_node", "deploy.recorder_node", recorder))
+    return Graph(
+        nodes=tuple(nodes),
+        environment=_environment(simulated=robot.simulated, domain_id=domain_id),
+        simulated=robot.simulated,
+    )
+
+
+def _environment(*, simulated: bool, domain_id: int | None) -> dict[str, str]:
+    profile = str(Path(__file__).with_name("fastdds.xml"))
+    # One thread per process: five processes share the robot's cores.
+    out = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    for name in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
+        out[name] = os.environ.get(name, profile)
+    if simulated:
+        # A demonstration must never move a robot on the network.
+        out["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+        out["ROS_DOMAIN_ID"] = str(free_domain_id() if domain_id is None else domain_id)
+    elif domain_id is not None:
+        out["ROS_DOMAIN_ID"] = str(domain_id)
+    # From a clone, the processes must find these packages wherever they are started.
+    root = Path(__file__).parents[1]
+    if root != Path(sysconfig.get_paths()["purelib"]):
+        given = os.environ.get("PYTHONPATH", "")
+        out["PYTHONPATH"] = os.pathsep.join([str(root), *([given] if given else [])])
+    return out
+
+
+def free_domain_id(candidates: Iterable[int] | None = None) -> int:
+    """A DDS domain in which nobody on this computer is, 1 to :data:`HIGHEST_DOMAIN`.
+
+    Two graphs started at the same moment begin their search at different ids.
+
+    Args:
+        candidates: ids to try, in order; all of them, from one that the process id gives, if None.
+
+    Raises:
+        FerryError: all are in use.
+    """
+    start = os.getpid()
+    tried = (
+        [1 + (start + i) % HIGHEST_DOMAIN for i in range(HIGHEST_DOMAIN)]
+        if candidates is None
+        else list(candidates)
+    )
+    for domain in tried:
+        if not _in_use(domain):
+            return domain
+    raise FerryError(f"no free DDS domain id among {tried}; stop other ROS graphs")
+
+
+def _in_use(domain: int) -> bool:
+    """Whether a participant of this domain runs here: the first ones hold these ports.
+
+    Unicast ports of participant p: 7410 + 250 domain + 2 p (discovery).
+    """
+    for participant in range(3):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("", 7410 + 250 * domain + 2 * participant))
+            except OSError:
+                return True
+    return False

@@ -1,0 +1,79 @@
+"""Starts the graph of deploy/graph.py with `ros2 launch`; `ferry deploy` starts the same one.
+
+ros2 launch deploy/launch/robot.launch.py bundle:=policy.onnx robot:=my_driver:MyRobot
+
+Nobody arms the robot here: call `/arm` (std_srvs/srv/Trigger) when it may move.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from launch import LaunchContext, LaunchDescription
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    ExecuteProcess,
+    OpaqueFunction,
+    RegisterEventHandler,
+    SetEnvironmentVariable,
+)
+from launch.event_handlers import OnProcessExit
+from launch.events import Shutdown
+from launch.substitutions import LaunchConfiguration
+
+# `ros2 launch` with a path into a clone runs without the clone on Python's path.
+if importlib.util.find_spec("deploy") is None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from deploy.graph import choose_robot, graph
+from deploy.preflight import preflight
+
+ARGUMENTS = {
+    "bundle": ("", "the policy, an .onnx bundle"),
+    "robot": ("", "sim:pybullet, sim:mujoco, loopback, or a driver as module:Class"),
+    "robot_file": ("", "robot file, by name or path; empty: the one that the bundle names"),
+    "record": ("", "MCAP file to record to; empty: no recording"),
+    "twist_stamped": ("false", "/cmd_vel is a TwistStamped"),
+}
+
+
+def processes(context: LaunchContext) -> list:
+    """The graph's environment and processes, for the values of the arguments."""
+    given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    bundle = Path(given["bundle"])
+    record = Path(given["record"]) if given["record"] else None
+    cleared = preflight(
+        bundle,
+        choose_robot(given["robot"]),
+        robot_name=given["robot_file"] or None,
+        record=record,
+    )
+    described = graph(
+        bundle,
+        cleared.choice,
+        robot_name=given["robot_file"] or cleared.bundle.contract.robot,
+        record=record,
+        metadata={"bundle_sha256": cleared.bundle.sha256, "plugin": given["robot"]},
+        twist_stamped=given["twist_stamped"].lower() == "true",
+    )
+    actions: list = [SetEnvironmentVariable(k, v) for k, v in described.environment.items()]
+    for node in described.nodes:
+        process = ExecuteProcess(cmd=node.command(), name=node.name, output="screen")
+        # One node gone: stop all of them, which ends in the safe stop.
+        stop = OnProcessExit(
+            target_action=process, on_exit=[EmitEvent(event=Shutdown(reason=node.name))]
+        )
+        actions += [process, RegisterEventHandler(stop)]
+    return actions
+
+
+def generate_launch_description() -> LaunchDescription:
+    """What `ros2 launch` calls."""
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=doc)
+        for name, (default, doc) in ARGUMENTS.items()
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=processes)])

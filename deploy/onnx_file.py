@@ -1,0 +1,232 @@
+"""What an ONNX file holds, read from its bytes before any runtime sees them.
+
+ONNX Runtime happily follows references to other files in the working directory, also when it is
+given bytes, and accepts its own private operators. So a bundle is first read here, by the rules of
+the protobuf wire format (https://protobuf.dev/programming-guides/encoding) and the field numbers of
+``onnx.proto3``, and refused unless it is one self-contained file of ordinary operators. This also
+spares a robot computer the ``onnx`` package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from real.errors import FerryError
+
+#: Operators of a feed-forward or recurrent network. None of them draws random numbers, has a
+#: training mode or contains another graph, so the same input always gives the same output.
+OPERATORS = frozenset(
+    {"Add", "Cast", "Clip", "Concat", "Constant", "Div", "Elu", "Erf", "Exp", "Expand", "Flatten"}
+    | {"GRU", "Gather", "Gelu", "Gemm", "HardSwish", "Identity", "LSTM", "LayerNormalization"}
+    | {"LeakyRelu", "MatMul", "Max", "Min", "Mul", "Neg", "Pow", "Reciprocal", "ReduceMean", "Relu"}
+    | {"Reshape", "Selu", "Shape", "Sigmoid", "Slice", "Softplus", "Softsign", "Split", "Sqrt"}
+    | {"Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze"}
+)
+
+#: Domains of the standard operators; the empty name is the usual spelling.
+DOMAINS = frozenset({"", "ai.onnx"})
+
+#: Metadata written after the digest, which therefore does not cover it.
+STAMPS = frozenset({"ferry_digest", "ferry_evaluation"})
+
+
+class BundleError(FerryError):
+    """A file that is no bundle this version can trust; one sentence says why."""
+
+
+@dataclass(frozen=True)
+class OnnxFile:
+    """What was found in a file that passed.
+
+    Attributes:
+        opset: version of the standard operators.
+        operators: names in use, sorted.
+        metadata: the file's own key-value pairs.
+        digest: SHA-256 (hex) of everything but the metadata of :data:`STAMPS`.
+    """
+
+    opset: int
+    operators: tuple[str, ...]
+    metadata: dict[str, str]
+    digest: str
+
+
+def read_onnx(data: bytes) -> OnnxFile:
+    """Look through the bytes of an ONNX file.
+
+    Raises:
+        BundleError: not an ONNX file, or one with external data, unknown operators or domains,
+            nested graphs, functions, or a metadata key given twice.
+    """
+    opsets: dict[str, int] = {}
+    metadata: dict[str, str] = {}
+    graphs: list[memoryview] = []
+    digest = hashlib.sha256()
+    view = memoryview(data)
+    for number, value, raw in _fields(view):
+        if number == 7:  # ModelProto.graph
+            graphs.append(_message(value))
+        elif number == 8:  # .opset_import
+            domain, version = _text(value, 1), _number(value, 2)
+            opsets[domain] = version
+        elif number == 14:  # .metadata_props
+            key, text = _text(value, 1), _text(value, 2)
+            if key in metadata:
+                raise BundleError(f"the metadata has {key!r} twice")
+            metadata[key] = text
+            if key in STAMPS:
+                continue
+        elif number in {20, 25}:  # .training_info, .functions
+            raise BundleError("it contains functions or training steps, which no policy needs")
+        digest.update(raw)
+    if len(graphs) != 1:
+        raise BundleError(f"it is no ONNX model: it has {len(graphs)} graphs; expected 1")
+    foreign = sorted(set(opsets) - DOMAINS)
+    if foreign:
+        raise BundleError(f"it needs operators of the unknown domain {foreign[0]!r}")
+    if not opsets:
+        raise BundleError("it is no ONNX model: it names no operator set")
+    operators = _check_graph(graphs[0])
+    return OnnxFile(
+        opset=max(opsets.values()),
+        operators=tuple(sorted(operators)),
+        metadata=metadata,
+        digest=digest.hexdigest(),
+    )
+
+
+def with_metadata(data: bytes, entries: dict[str, str]) -> bytes:
+    """The same model with metadata added; protobuf allows fields to be appended."""
+    out = bytearray(data)
+    for key, text in entries.items():
+        entry = b"".join(_delimited(n, t.encode()) for n, t in ((1, key), (2, text)))
+        out += _delimited(14, entry)
+    return bytes(out)
+
+
+# ------------------------------------------------------------------ the graph
+
+
+def _check_graph(graph: memoryview) -> set[str]:
+    operators: set[str] = set()
+    for number, value, _ in _fields(graph):
+        if number == 1:  # GraphProto.node
+            operators.add(_check_node(_message(value)))
+        elif number == 5:  # .initializer
+            _check_tensor(_message(value))
+        elif number == 15:  # .sparse_initializer
+            raise BundleError("it contains sparse weights, which are not supported")
+    return operators
+
+
+def _check_node(node: memoryview) -> str:
+    name, domain = "", ""
+    for number, value, _ in _fields(node):
+        if number == 4:  # NodeProto.op_type
+            name = _decoded(value)
+        elif number == 7:  # .domain
+            domain = _decoded(value)
+        elif number == 5:  # .attribute
+            for inner, content, _ in _fields(_message(value)):
+                if inner in {6, 11}:  # AttributeProto.g, .graphs
+                    raise BundleError(f"operator {name!r} contains a graph of its own")
+                if inner in {5, 10}:  # .t, .tensors
+                    _check_tensor(_message(content))
+                elif inner in {22, 23}:  # .sparse_tensor, .sparse_tensors
+                    raise BundleError(f"operator {name!r} contains sparse numbers")
+    if domain not in DOMAINS:
+        raise BundleError(f"operator {name!r} is of the unknown domain {domain!r}")
+    if name not in OPERATORS:
+        raise BundleError(f"operator {name!r} is none that a policy needs")
+    return name
+
+
+def _check_tensor(tensor: memoryview) -> None:
+    for number, value, _ in _fields(tensor):
+        # TensorProto.external_data, and .data_location other than 0 (inside).
+        if number == 13 or (number == 14 and value != 0):
+            raise BundleError("its weights lie in another file; a bundle is one file")
+
+
+# ------------------------------------------------------------------ the wire format
+
+_Value = int | memoryview
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, _Value, memoryview]]:
+    """Number, value and raw bytes of every field of a message; views, not copies."""
+    position, size = 0, len(data)
+    while position < size:
+        start = position
+        tag, position = _varint(data, position)
+        kind = tag & 7
+        if kind == 0:
+            value, position = _varint(data, position)
+            yield tag >> 3, value, data[start:position]
+            continue
+        if kind == 2:
+            length, position = _varint(data, position)
+        elif kind in {1, 5}:
+            length = 8 if kind == 1 else 4
+        else:
+            raise BundleError("it is no ONNX model: its bytes are not a protobuf message")
+        end = position + length
+        if end > size:
+            raise BundleError("it is no ONNX model, or it is cut short")
+        yield tag >> 3, data[position:end], data[start:end]
+        position = end
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(data):
+            raise BundleError("it is no ONNX model, or it is cut short")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise BundleError("it is no ONNX model: a number in it is too long")
+
+
+def _delimited(number: int, content: bytes) -> bytes:
+    return _encode(number << 3 | 2) + _encode(len(content)) + content
+
+
+def _encode(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _message(value: _Value) -> memoryview:
+    if isinstance(value, int):
+        raise BundleError("it is no ONNX model: a number where a message is expected")
+    return value
+
+
+def _decoded(value: _Value) -> str:
+    try:
+        return str(_message(value), "utf-8")
+    except UnicodeDecodeError:
+        raise BundleError("it is no ONNX model: a text in it is not UTF-8") from None
+
+
+def _text(value: _Value, number: int) -> str:
+    """The text of one field of a message, empty if absent; of several, the last counts."""
+    found = [v for n, v, _ in _fields(_message(value)) if n == number]
+    return _decoded(found[-1]) if found else ""
+
+
+def _number(value: _Value, number: int) -> int:
+    found = [v for n, v, _ in _fields(_message(value)) if n == number]
+    last = found[-1] if found else 0
+    if not isinstance(last, int):
+        raise BundleError("it is no ONNX model: a message where a number is expected")
+    return last

@@ -1,0 +1,173 @@
+"""Plays a schedule of velocity commands, as a person with a joystick would: arm, drive, disarm.
+
+It uses nothing that a person could not use: ``/cmd_vel``, the services and ``/safety/mode``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from std_srvs.srv import Trigger
+
+from deploy.convert import make_twist
+from deploy.modes import Mode
+from deploy.node_base import FerryNode, run_node
+from deploy.schedule import Schedule
+
+#: Arming is tried again this often [s]; the reasons of the last refusal are reported.
+RETRY_S = 0.25
+
+
+class _Phase(Enum):
+    CONNECT = auto()
+    ARM = auto()
+    RAMP = auto()
+    PLAY = auto()
+    DISARM = auto()
+    DONE = auto()
+
+
+class OperatorNode(FerryNode):
+    """Schedule -> ``/cmd_vel``, ``/arm``, ``/disarm``; ends by itself. See the module."""
+
+    def __init__(self) -> None:
+        super().__init__("operator_node")
+        self._schedule = Schedule.load(Path(self.text("schedule", "", "schedule file, JSON")))
+        self._repeat = self.flag("repeat", False, "begin anew at the end, until stopped")
+        self._report_path = self.text("report", "", "JSON file to write at the end; or empty")
+        patience = self.number("arm_timeout_s", 20.0, "how long to try to arm", low=0.0, high=600.0)
+        self._deadline = time.monotonic() + patience
+        self._phase, self._failure, self._code = _Phase.CONNECT, "", None
+        self._mode = ""
+        self._facts: dict[str, object] = {"completed": False}
+        self._start = 0.0
+        self._row = 0
+        self._arm = self.create_client(Trigger, "/arm")
+        self._disarm = self.create_client(Trigger, "/disarm")
+        self._out = self.publish_on("/cmd_vel")
+        self._pending: Any = None
+        self._retry_at = 0.0
+        self.listen("/safety/mode", self._on_mode)
+        self.every(self._schedule.dt_s, self._step)
+        self.report("ready", seconds=self._schedule.seconds)
+
+    # ------------------------------------------------------------ one step per command
+
+    def _step(self) -> None:
+        """Publish a command in every phase, so that the policy never waits for one."""
+        playing = self._phase is _Phase.PLAY
+        row = self._schedule.commands[self._row] if playing else 0.0 * self._schedule.commands[0]
+        self._out.publish(make_twist(row.tolist(), self._schedule.names))
+        steps: dict[_Phase, Callable[[], None]] = {
+            _Phase.CONNECT: self._connect,
+            _Phase.ARM: self._try_to_arm,
+            _Phase.RAMP: self._wait_for_run,
+            _Phase.PLAY: self._advance,
+            _Phase.DISARM: self._wait_for_disarm,
+        }
+        if self._phase in steps:
+            steps[self._phase]()
+
+    def _connect(self) -> None:
+        if self._arm.service_is_ready() and self._out.get_subscription_count() > 0:
+            self._phase = _Phase.ARM
+        elif time.monotonic() > self._deadline:
+            self._give_up("nobody offers /arm and listens to /cmd_vel")
+
+    def _try_to_arm(self) -> None:
+        now = time.monotonic()
+        if self._pending is None:
+            if now >= self._retry_at:
+                self._pending = self._arm.call_async(Trigger.Request())
+            return
+        if not self._pending.done():
+            if now > self._deadline + 2.0:
+                self._give_up("/arm does not answer")
+            return
+        answer, self._pending = self._pending.result(), None
+        self._retry_at = now + RETRY_S
+        if answer.success:
+            self._facts["arm_ns"] = time.time_ns()
+            self._phase = _Phase.RAMP
+        elif now > self._deadline:
+            self._give_up(f"arming refused: {answer.message}")
+
+    def _wait_for_run(self) -> None:
+        if self._mode == Mode.RUN.name:
+            self._phase, self._start = _Phase.PLAY, time.monotonic()
+            self._facts["start_ns"] = time.time_ns()
+            self.report("playing", seconds=self._schedule.seconds)
+        elif self._mode and self._mode != Mode.RAMP.name:
+            self._give_up(f"mode is {self._mode} before the ramp was over")
+
+    def _advance(self) -> None:
+        if self._mode != Mode.RUN.name:
+            self._give_up(
+                f"mode is {self._mode} after {time.monotonic() - self._start:.1f} s of "
+                f"{self._schedule.seconds:.1f} s"
+            )
+            return
+        # By the clock, not by counting: a late timer must not stretch the schedule.
+        row = int((time.monotonic() - self._start) / self._schedule.dt_s)
+        if self._repeat:
+            self._row = row % self._schedule.commands.shape[0]
+        elif row < self._schedule.commands.shape[0]:
+            self._row = row
+        else:
+            self._facts.update(completed=True)
+            self._finish()
+
+    def _finish(self) -> None:
+        self._facts["end_ns"] = time.time_ns()
+        self._phase, self._deadline = _Phase.DISARM, time.monotonic() + 2.0
+        self._pending = self._disarm.call_async(Trigger.Request())
+
+    def _wait_for_disarm(self) -> None:
+        if (self._pending.done() and self._mode != Mode.RUN.name) or (
+            time.monotonic() > self._deadline
+        ):
+            self._phase, self._code = _Phase.DONE, 1 if self._failure else 0
+
+    def _give_up(self, why: str) -> None:
+        self._failure = why
+        self.get_logger().error(why)
+        self.report("error", message=why)
+        if self._disarm.service_is_ready():
+            self._finish()
+        else:
+            self._phase, self._code = _Phase.DONE, 1
+
+    def _on_mode(self, message: Any) -> None:
+        self._mode = message.data
+
+    # ------------------------------------------------------------ end
+
+    @property
+    def exit_code(self) -> int | None:
+        """0 after the whole schedule, 1 if something ended it early, None until then."""
+        return self._code
+
+    def close(self) -> None:
+        """Write the report; a stop from outside disarms on the way."""
+        if self._phase not in (_Phase.DONE, _Phase.CONNECT) and self._disarm.service_is_ready():
+            self._disarm.call_async(Trigger.Request())
+            time.sleep(0.05)  # let the request leave before the node does
+        facts = {**self._facts, "failure": self._failure, "seconds": self._schedule.seconds}
+        if self._report_path:
+            Path(self._report_path).write_text(json.dumps(facts))
+        self.report("summary", **facts)
+
+
+def main() -> None:
+    """Entry point of ``python -m deploy.operator_node``."""
+    sys.exit(run_node(OperatorNode))
+
+
+if __name__ == "__main__":
+    main()

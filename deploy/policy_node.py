@@ -1,0 +1,163 @@
+"""The node that runs the policy: state and operator's command in, joint targets out.
+
+It has no clock of its own: it answers the first state at or after each control period, by the
+stamps of the states. What it publishes is a wish; ``safety_node`` decides.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from geometry_msgs.msg import Twist, TwistStamped
+from numpy.typing import NDArray
+
+from deploy.bundle import read_bundle
+from deploy.convert import CommandWriter, read_twist
+from deploy.modes import Mode
+from deploy.node_base import FerryNode, run_node
+from deploy.policy import OnnxPolicy
+from deploy.policy_pipeline import PolicyPipeline
+from deploy.records import ERROR, OK, WARN, StepRecord, StepWriter
+from deploy.state_stream import StateStream
+from deploy.timing import TickGrid, Window
+from real.contract import RobotContract
+from real.errors import FerryError
+from real.signals import RobotState
+
+Array = NDArray[np.float64]
+
+#: A velocity command older than this is no command: the robot is told to stand [s].
+COMMAND_AGE_S = 0.5
+#: Inferences before the first real one; the first two are the slow ones.
+WARM_UPS = 5
+
+
+class PolicyNode(FerryNode):
+    """Bundle -> ``/policy/joint_command`` and ``/policy/step``; see the module."""
+
+    def __init__(self) -> None:
+        super().__init__("policy_node")
+        bundle = read_bundle(self.text("bundle", "", "the policy, an .onnx bundle"))
+        stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
+        self._contract = bundle.contract
+        self._pipeline = PolicyPipeline(OnnxPolicy(bundle), 1)
+        for _ in range(WARM_UPS):
+            self._pipeline.warm_up()
+        contract = self._contract
+        self._commands = CommandWriter(contract.action.joints)
+        self._steps = StepWriter(contract.observation.dim, contract.action.dim)
+        self._grid = TickGrid(contract.control_dt_s)
+        self._zero: Array = np.zeros((1, contract.command.dim))
+        self._command: Array = self._zero
+        self._command_ns = 0
+        self._running = np.zeros(1, dtype=bool)
+        self._stream: StateStream | None = None
+        self._refusal = "no /robot/contract yet"
+        self._tick_time = Window()
+        self._counted = (time.monotonic(), 0)
+        self._command_out = self.publish_on("/policy/joint_command")
+        self._step_out = self.publish_on("/policy/step")
+        self.listen("/robot/contract", self._on_contract)
+        self.listen("/safety/mode", self._on_mode)
+        self.listen("/cmd_vel", self._on_twist, type_=TwistStamped if stamped else Twist)
+        self.listen_raw("/imu/data", self._on_imu)
+        self.listen_raw("/joint_states", self._on_joints)
+        self.every(1.0, self._once_a_second)
+        self.report("ready", bundle_sha256=bundle.sha256, robot=contract.robot)
+
+    # ------------------------------------------------------------ what comes in
+
+    def _on_contract(self, message: Any) -> None:
+        try:
+            robot = RobotContract.from_json(message.data)
+            self._contract.require_match(robot)
+            self._stream = StateStream(self._contract.joint_names, robot)
+            self._refusal = ""
+        except FerryError as error:
+            self._stream = None
+            self._refusal = str(error)
+            self.get_logger().error(f"refusing to run: {error}")
+            self.report("refused", reason=str(error))
+
+    def _on_mode(self, message: Any) -> None:
+        self._running[:] = message.data == Mode.RUN.name
+
+    def _on_twist(self, message: Any) -> None:
+        try:
+            self._command = read_twist(message, self._contract.command.names)[None]
+        except FerryError as error:
+            self.get_logger().error(str(error), throttle_duration_sec=1.0)
+            return
+        self._command_ns = time.monotonic_ns()
+
+    def _on_imu(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_imu(data):
+            self._on_state(self._stream)
+
+    def _on_joints(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_joints(data):
+            self._on_state(self._stream)
+
+    # ------------------------------------------------------------ the tick
+
+    def _on_state(self, stream: StateStream) -> None:
+        if stream.stamp_ns is None or not self._grid.due(stream.stamp_ns):
+            return
+        start = time.perf_counter()
+        try:
+            state = stream.state()
+        except FerryError as error:
+            # No command is the right answer to a state that nobody can read.
+            self._refusal = str(error)
+            self.get_logger().error(str(error), throttle_duration_sec=1.0)
+            return
+        self._refusal = ""
+        self._tick(state, stream.stamp_ns)
+        self._tick_time.add(time.perf_counter() - start)
+
+    def _tick(self, state: RobotState, stamp_ns: int) -> None:
+        age_s = (time.monotonic_ns() - self._command_ns) * 1e-9
+        command = self._command if age_s <= COMMAND_AGE_S else self._zero
+        explore = False
+        out = self._pipeline.step(state, command, running=self._running)
+        self._command_out.publish(self._commands.targets(stamp_ns, out.command.q_des[0]))
+        step = StepRecord(
+            stamp_ns=stamp_ns,
+            observation=out.observation[0],
+            mean=out.mean[0],
+            action=out.action[0],
+            log_prob=float(out.log_prob[0]),
+            policy_version=self._contract.policy_version,
+            explore=explore,
+        )
+        self._step_out.publish(self._steps.write(step))
+
+    # ------------------------------------------------------------ reports
+
+    def _once_a_second(self) -> None:
+        now, ticks = time.monotonic(), self._tick_time.count
+        rate = (ticks - self._counted[1]) / (now - self._counted[0])
+        self._counted = (now, ticks)
+        level, message = OK, "answering states"
+        if self._refusal:
+            level, message = ERROR, f"no commands: {self._refusal}"
+        elif rate == 0.0:
+            level, message = WARN, "no states come"
+        values = {"rate_hz": rate, "ticks": ticks, **self._tick_time.milliseconds("tick")}
+        self.diagnose(values, level=level, message=message)
+
+    def close(self) -> None:
+        """Say how it went; the safety node notices the silence."""
+        self.report("summary", ticks=self._tick_time.count, **self._tick_time.milliseconds("tick"))
+
+
+def main() -> None:
+    """Entry point of ``python -m deploy.policy_node``."""
+    sys.exit(run_node(PolicyNode))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The front half of a control tick: a state and an operator's command become joint targets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.policy import Policy
+from real.action import ActionDecoder
+from real.observation import ObservationBuilder
+from real.signals import JointCommand, RobotState
+
+Array = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+Rows = NDArray[np.intp] | Mask | None
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+@dataclass(frozen=True)
+class PolicyOutput:
+    """What a policy made of a state.
+
+    Attributes:
+        command: absolute joint targets under the contract's gains, stamped as the state.
+        observation: ``[N, D]`` what the network saw.
+        mean: ``[N, A]`` what it answered.
+        log_std: ``[N, A]``.
+        action: ``[N, A]`` the action before clipping: the mean, or a sample when exploring.
+        log_prob: ``[N]`` log density of that action.
+    """
+
+    command: JointCommand
+    observation: Float32
+    mean: Float32
+    log_std: Float32
+    action: Array
+    log_prob: Array
+
+
+class PolicyPipeline:
+    """Observe, infer, decode for N robots; owns what a policy remembers between ticks.
+
+    Args:
+        policy: the network and its contract.
+        num: N.
+        explore: generator of exploration noise; None executes the mean.
+    """
+
+    def __init__(
+        self, policy: Policy, num: int, *, explore: np.random.Generator | None = None
+    ) -> None:
+        contract = policy.contract
+        self.contract = contract
+        self.num = num
+        q_default = [j.q_default for j in contract.joints]
+        self._policy = policy
+        self._builder = ObservationBuilder(contract.observation, q_default, num)
+        self._decoder = ActionDecoder(contract.action)
+        self._explore = explore
+        self._low: Array = np.array(contract.command.low)
+        self._high: Array = np.array(contract.command.high)
+        shape = (num, contract.action.dim)
+        self._kp: Array = np.tile([j.kp for j in contract.actuated], (num, 1))
+        self._kd: Array = np.tile([j.kd for j in contract.actuated], (num, 1))
+        self._zero: Array = np.zeros(shape)
+        self._everyone: Mask = np.ones(num, dtype=bool)
+        for shared in (self._kp, self._kd, self._zero, self._everyone):
+            shared.setflags(write=False)
+        self._prev_action: Array = np.zeros(shape)
+        self._was_running: Mask = np.zeros(num, dtype=bool)
+
+    def reset(self, rows: Rows = None) -> None:
+        """Forget previous action and history of robots ``rows`` (ids or mask; None for all)."""
+        self._prev_action[slice(None) if rows is None else rows] = 0.0
+        self._builder.reset(rows)
+
+    def warm_up(self) -> None:
+        """Run once on zeros, so that the first real tick is as fast as the others."""
+        state = RobotState.zeros(self.num, len(self.contract.joints))
+        nobody = np.zeros(self.num, dtype=bool)
+        self.step(state, np.zeros((self.num, self.contract.command.dim)), running=nobody)
+
+    def step(
+        self, state: RobotState, command: Array, *, running: Mask | None = None
+    ) -> PolicyOutput:
+        """One tick.
+
+        Args:
+            state: newest states, ``[N, ...]``.
+            command: ``[N, C]`` what the operator wants; brought into the range that the policy
+                was trained on. A command that is not finite counts as none: zero.
+            running: ``[N]`` whose output is executed; all if None. The others keep no memory:
+                when they begin to run, previous action and history start anew.
+        """
+        running = self._everyone if running is None else running
+        begins = ~(running & self._was_running)
+        if begins.any():
+            self.reset(begins)
+        self._was_running = running.copy()
+        finite = np.isfinite(command)
+        if not finite.all():
+            command = np.where(finite.all(axis=1, keepdims=True), command, 0.0)
+        given = np.minimum(np.maximum(command, self._low), self._high)
+        observation = self._builder.build(state, given, self._prev_action)
+        mean, log_std = self._policy.infer(observation)
+        action = np.asarray(mean, dtype=np.float64)
+        log_prob = -np.asarray(log_std.sum(axis=1), dtype=np.float64)
+        log_prob -= 0.5 * log_std.shape[1] * _LOG_2PI
+        if self._explore is not None:
+            noise = self._explore.standard_normal(action.shape)
+            action = action + np.exp(log_std) * noise
+            log_prob -= 0.5 * (noise * noise).sum(axis=1)
+        clipped = self._decoder.clip(action)
+        target = self._decoder.decode(clipped)
+        self._prev_action = np.where(running[:, None], clipped, 0.0)
+        stamp = state.stamp_ns.copy()  # states may be views that the next step writes to
+        sent = JointCommand(stamp, target, self._zero, self._zero, self._kp, self._kd)
+        return PolicyOutput(sent, observation, mean, log_std, action, log_prob)

@@ -1,0 +1,129 @@
+"""What is checked before anything starts: every mistake that can be seen from outside the graph.
+
+The nodes check again what they see (contract on the wire, driver, bundle); this finds it before
+five processes run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy.bundle import Bundle, read_bundle
+from deploy.graph import RobotChoice
+from real.contract import RobotContract
+from real.errors import FerryError, nearest
+from real.spec import load_robot
+
+#: Message packages of the wire.
+MESSAGE_PACKAGES = (
+    "builtin_interfaces",
+    "diagnostic_msgs",
+    "geometry_msgs",
+    "nav_msgs",
+    "rosgraph_msgs",
+    "sensor_msgs",
+    "std_msgs",
+    "std_srvs",
+)
+
+
+@dataclass(frozen=True)
+class Cleared:
+    """What passed.
+
+    Attributes:
+        bundle: the verified policy.
+        robot: what the robot file says of the robot.
+        choice: the plug-in, with ``simulated`` as its class declares it.
+    """
+
+    bundle: Bundle
+    robot: RobotContract
+    choice: RobotChoice
+
+
+def preflight(
+    bundle: Path,
+    choice: RobotChoice,
+    *,
+    robot_name: str | None = None,
+    record: Path | None = None,
+) -> Cleared:
+    """Check everything that can be checked without starting a node.
+
+    Args:
+        bundle: the policy file.
+        choice: the robot's plug-in.
+        robot_name: robot file; the one that the bundle names if None.
+        record: file to record to.
+
+    Raises:
+        FerryError: the first thing that is wrong.
+    """
+    require_ros()
+    policy = read_bundle(bundle)
+    spec = load_robot(robot_name or policy.contract.robot, read_limits=False)
+    robot = RobotContract.from_spec(spec)
+    policy.contract.require_match(robot)
+    checked = _check_plugin(choice)
+    if record is not None:
+        _check_record(record)
+    return Cleared(policy, robot, checked)
+
+
+def require_ros() -> None:
+    """Refuse to go on without ROS 2.
+
+    Raises:
+        FerryError: rclpy or a message package is not installed.
+    """
+    missing = [n for n in ("rclpy", *MESSAGE_PACKAGES) if importlib.util.find_spec(n) is None]
+    if missing:
+        raise FerryError(
+            f"ROS 2 is not installed here ({', '.join(missing)} missing): on x86-64 Linux "
+            "`pip install 'ferry[ros]'`, elsewhere source a ROS 2 installation "
+            "(Jazzy or later) before starting"
+        )
+
+
+def _check_plugin(choice: RobotChoice) -> RobotChoice:
+    """Find the plug-in; a driver's class also says whether it simulates."""
+    module_name, _, class_name = choice.plugin.partition(":")
+    try:
+        found = importlib.util.find_spec(module_name)
+    except ImportError as error:
+        raise FerryError(f"robot plug-in {choice.plugin!r}: {error}") from error
+    if found is None:
+        raise FerryError(
+            f"robot plug-in {choice.plugin!r}: there is no module {module_name!r}; install it, or "
+            "start where it lies"
+        )
+    if choice.simulated:
+        return choice  # known classes; importing a physics engine here would serve nobody
+    try:
+        module = importlib.import_module(module_name)
+    # A driver's import runs a vendor's code; whatever it raises, the answer is the same.
+    except Exception as error:
+        raise FerryError(
+            f"robot plug-in {choice.plugin!r}: importing {module_name!r} failed "
+            f"({type(error).__name__}: {error})"
+        ) from error
+    kind = getattr(module, class_name, None)
+    if kind is None:
+        known = [n for n in dir(module) if not n.startswith("_")]
+        raise FerryError(
+            f"robot plug-in {choice.plugin!r}: {module_name} has no {class_name!r}"
+            f"{nearest(class_name, known)}"
+        )
+    simulated = getattr(kind, "simulated", False) is True
+    return RobotChoice(choice.plugin, simulated=simulated, options=choice.options)
+
+
+def _check_record(path: Path) -> None:
+    if path.exists():
+        raise FerryError(f"recording {path} exists already; give another name")
+    if not path.absolute().parent.is_dir():
+        raise FerryError(f"recording {path}: there is no folder {path.absolute().parent}")

@@ -1,0 +1,293 @@
+"""The last gate: a process of its own between the policy and the robot.
+
+Modes and filter are :class:`~deploy.safety_pipeline.SafetyPipeline`, the code that evaluation runs.
+Time is that of the states' stamps, so that simulated and real time are one case; beside it, a
+watchdog on the steady clock notices what stops coming. Any doubt ends in the safe stop, and only
+``/arm`` leaves it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from std_msgs.msg import String
+from std_srvs.srv import Trigger
+
+from deploy.bundle import read_bundle
+from deploy.convert import CommandReader, CommandWriter, to_ns
+from deploy.modes import Mode
+from deploy.node_base import FerryNode, run_node
+from deploy.records import ERROR, OK, WARN
+from deploy.safety import SafetySettings, Verdict
+from deploy.safety_pipeline import SafetyPipeline
+from deploy.state_stream import StateStream
+from deploy.timing import TickGrid, Window
+from real.config import load_config
+from real.contract import RobotContract
+from real.errors import FerryError
+from real.signals import JointCommand
+
+Array = NDArray[np.float64]
+
+#: Modes in which the robot moves.
+MOVING = (Mode.RAMP, Mode.RUN)
+
+
+class SafetyNode(FerryNode):
+    """``/policy/joint_command`` -> ``/joint_command``, modes and their services; see the module."""
+
+    def __init__(self) -> None:
+        super().__init__("safety_node")
+        bundle = read_bundle(self.text("bundle", "", "the policy whose contract to enforce"))
+        contract = self._contract = bundle.contract
+        file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
+        settings = load_config(SafetySettings, file) if file else SafetySettings()
+        watchdog = self.number(
+            "watchdog_periods",
+            3.0,
+            "control periods without a state or a policy command until the safe stop",
+            low=1.0,
+            high=50.0,
+        )
+        self._timeout_ns = round(watchdog * contract.control_dt_s * 1e9)
+        self._pipeline = SafetyPipeline(contract, 1, settings=settings)
+        limits = self._pipeline.filter.limits
+        self._kp, self._kd = limits.kp, limits.kd
+        self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
+        self._writer = CommandWriter(contract.action.joints)
+        self._grid = TickGrid(contract.control_dt_s)
+        self._stream: StateStream | None = None
+        self._refusal = "robot_node has not published /robot/contract yet"
+        self._policy_ns: int | None = None
+        self._run_from_ns = 0
+        self._grace_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
+        self._mode = Mode(int(self._pipeline.modes.mode[0]))
+        self._why = "started"
+        self._verdicts: Counter[str] = Counter()
+        self._violations: Counter[str] = Counter()
+        self._latency, self._tick_time = Window(), Window()
+        self._command_out = self.publish_on("/joint_command")
+        self._mode_out = self.publish_on("/safety/mode")
+        self._mode_out.publish(String(data=self._mode.name))
+        self.listen("/robot/contract", self._on_contract)
+        self.listen_raw("/imu/data", self._on_imu)
+        self.listen_raw("/joint_states", self._on_joints)
+        self.listen("/policy/joint_command", self._on_policy)
+        self._serve("/arm", self._arm)
+        self._serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
+        self._serve("/estop", lambda: self._leave(self._pipeline.estop, "emergency stop"))
+        self._serve("/reset", self._reset)
+        self.every(contract.control_dt_s, self._watchdog)
+        self.every(1.0, self._once_a_second)
+        self.report("ready", mode=self._mode.name, bundle_sha256=bundle.sha256)
+
+    # ------------------------------------------------------------ services
+
+    def _serve(self, name: str, action: Callable[[], str]) -> None:
+        """A Trigger service; ``action`` returns why it refuses, or nothing."""
+
+        def answer(_request: Any, response: Any) -> Any:
+            response.message = action()
+            response.success = not response.message
+            if response.message:
+                self.get_logger().warning(f"{name} refused: {response.message}")
+            return response
+
+        self.create_service(Trigger, name, answer)
+
+    def _arm(self) -> str:
+        reasons = self._not_ready()
+        if self._stream is not None and not reasons:
+            try:
+                now = self._stream.stamp_ns or 0
+                reasons = [str(v) for v in self._pipeline.arm(now, self._stream.state())]
+            except FerryError as error:
+                reasons = [str(error)]
+        if not reasons:
+            self._announce("armed")
+        return "; ".join(reasons)
+
+    def _not_ready(self) -> list[str]:
+        """Everything outside the filter that forbids moving."""
+        if self._refusal:
+            return [self._refusal]
+        now, reasons = time.monotonic_ns(), list[str]()
+        if self._stream is None or now - self._stream.received_ns > self._timeout_ns:
+            reasons.append("no fresh state from robot_node")
+        if self._policy_ns is None or now - self._policy_ns > self._timeout_ns:
+            reasons.append("no fresh command from policy_node (not running, or not warmed up)")
+        return reasons + self._rivals()
+
+    def _rivals(self) -> list[str]:
+        """Topics that more than one node commands on."""
+        counts = {t: self.count_publishers(t) for t in ("/policy/joint_command", "/joint_command")}
+        return [f"{n} publishers on {topic}" for topic, n in counts.items() if n > 1]
+
+    def _leave(self, change: Callable[[], None], why: str) -> str:
+        change()
+        self._stop_now(why)
+        return ""
+
+    def _reset(self) -> str:
+        if self._mode in MOVING:
+            return f"mode is {self._mode.name}: /disarm first"
+        return self._leave(self._pipeline.reset_estop, "reset")
+
+    # ------------------------------------------------------------ what comes in
+
+    def _on_contract(self, message: Any) -> None:
+        try:
+            robot = RobotContract.from_json(message.data)
+            self._contract.require_match(robot)
+            stream, self._refusal = StateStream(self._contract.joint_names, robot), ""
+        except FerryError as error:
+            stream, self._refusal = None, str(error)
+        # Latched, so a second one means that the robot's driver was started anew.
+        self._fault(self._refusal or "robot_node started")
+        self._stream = stream
+
+    def _on_imu(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_imu(data):
+            self._on_state(self._stream)
+
+    def _on_joints(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_joints(data):
+            self._on_state(self._stream)
+
+    def _on_state(self, stream: StateStream) -> None:
+        """States drive everything but RUN: the ramp, and the repeated word to stay stopped."""
+        if stream.stamp_ns is None or not self._grid.due(stream.stamp_ns):
+            return
+        if self._mode is Mode.RAMP:
+            self._tick(stream, None)
+        elif self._mode is not Mode.RUN:
+            self._command_out.publish(self._writer.safe_stop(stream.stamp_ns))
+
+    def _on_policy(self, message: Any) -> None:
+        """Policy commands drive RUN."""
+        self._policy_ns = time.monotonic_ns()
+        if self._mode is not Mode.RUN or self._stream is None:
+            return
+        try:
+            q_des = self._reader.read(message)
+        except FerryError as error:
+            self._fault(str(error))
+            return
+        if q_des is None:
+            self._fault("the policy asked for a safe stop")
+            return
+        stamp_ns = to_ns(message.header.stamp)
+        since_ns = (self._stream.stamp_ns or 0) - self._run_from_ns
+        if stamp_ns <= self._run_from_ns and since_ns <= self._grace_ns:
+            return  # made before the policy could know that it runs
+        command = JointCommand.position(np.array([stamp_ns]), q_des[None], kp=self._kp, kd=self._kd)
+        self._tick(self._stream, command)
+        arrival = self._stream.arrival_ns(stamp_ns)
+        if arrival is not None:
+            self._latency.add((time.monotonic_ns() - arrival) * 1e-9)
+
+    # ------------------------------------------------------------ the tick
+
+    def _tick(self, stream: StateStream, command: JointCommand | None) -> None:
+        """One decision of the pipeline, published; an exception of any kind is a fault."""
+        start, now_ns = time.perf_counter(), stream.stamp_ns or 0
+        if command is not None:
+            # On a busy computer a command can overtake the very state that it answers.
+            now_ns = max(now_ns, int(command.stamp_ns[0]))
+        try:
+            tick = self._pipeline.step(now_ns, stream.state(), command)
+        # Whatever went wrong in here, the robot must not move on.
+        except Exception as error:
+            self._fault(f"{type(error).__name__}: {error}")
+            return
+        if tick.stop[0]:
+            self._command_out.publish(self._writer.safe_stop(now_ns))
+        else:
+            stamp = int(tick.command.stamp_ns[0])
+            self._command_out.publish(self._writer.targets(stamp, tick.command.q_des[0]))
+        self._tick_time.add(time.perf_counter() - start)
+        verdict = Verdict(int(tick.verdict[0]))
+        self._verdicts[verdict.name] += 1
+        if verdict is not Verdict.PASS:
+            for violation in tick.violations:
+                self._violations[f"{violation.kind} {violation.joint or ''}".strip()] += 1
+        if Mode(int(tick.mode[0])) is not self._mode:
+            self._announce("; ".join(map(str, tick.violations)) if tick.stop[0] else "ramp over")
+
+    def _watchdog(self) -> None:
+        if self._mode not in MOVING or self._stream is None:
+            return
+        now = time.monotonic_ns()
+        state_ns = now - self._stream.received_ns
+        policy_ns = now - (self._policy_ns or 0)
+        if state_ns > self._timeout_ns:
+            self._fault(f"no new state for {state_ns * 1e-6:.0f} ms")
+        elif policy_ns > self._timeout_ns:
+            self._fault(f"no policy command for {policy_ns * 1e-6:.0f} ms")
+
+    # ------------------------------------------------------------ ways out
+
+    def _fault(self, why: str) -> None:
+        """Stop safely because something outside the filter failed."""
+        self._pipeline.fault()
+        self._stop_now(why)
+
+    def _stop_now(self, why: str) -> None:
+        """Tell the robot at once, without waiting for the next state."""
+        stamp = None if self._stream is None else self._stream.stamp_ns
+        self._command_out.publish(self._writer.safe_stop(stamp or time.time_ns()))
+        self._announce(why)
+
+    def _announce(self, why: str) -> None:
+        """Publish the mode if it changed, and why."""
+        mode = Mode(int(self._pipeline.modes.mode[0]))
+        if mode is self._mode:
+            return
+        self._mode, self._why = mode, why
+        if mode is Mode.RUN and self._stream is not None:
+            self._run_from_ns = self._stream.stamp_ns or 0
+        self._mode_out.publish(String(data=mode.name))
+        self.get_logger().info(f"mode {mode.name}: {why}")
+        self.report("mode", mode=mode.name, reason=why)
+        self._diagnose()
+
+    # ------------------------------------------------------------ reports
+
+    def _once_a_second(self) -> None:
+        rivals = self._rivals()
+        if rivals and self._mode in MOVING:
+            self._fault("; ".join(rivals))
+        self._diagnose()
+
+    def _diagnose(self) -> None:
+        level = OK if self._mode in MOVING else ERROR if self._refusal else WARN
+        why = self._refusal or self._why
+        self.diagnose(self._summary(), level=level, message=f"{self._mode.name}: {why}")
+
+    def _summary(self) -> dict[str, object]:
+        return {
+            **{f"verdict {v.name}": self._verdicts[v.name] for v in Verdict},
+            **{f"violation {name}": n for name, n in sorted(self._violations.items())},
+            **self._latency.milliseconds("state_to_command"),
+            **self._tick_time.milliseconds("tick"),
+        }
+
+    def close(self) -> None:
+        """Leave the robot in its safe stop and say how it went."""
+        self._leave(self._pipeline.disarm, "safety_node ends")
+        self.report("summary", mode=self._mode.name, reason=self._why, **self._summary())
+
+
+def main() -> None:
+    """Entry point of ``python -m deploy.safety_node``."""
+    sys.exit(run_node(SafetyNode))
+
+
+if __name__ == "__main__":
+    main()

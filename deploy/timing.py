@@ -1,0 +1,67 @@
+"""When to tick by the stamps of states, and how late, how long, how often things were."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Window:
+    """The newest ``size`` durations.
+
+    Args:
+        size: how many are kept; 2000 are 10 s at 200 Hz, and p99 is then the 20th largest.
+    """
+
+    def __init__(self, size: int = 2000) -> None:
+        self._values: NDArray[np.float64] = np.zeros(size)
+        self.count = 0
+
+    def add(self, seconds: float) -> None:
+        """Take one duration [s]."""
+        self._values[self.count % self._values.shape[0]] = seconds
+        self.count += 1
+
+    def percentile(self, percent: float) -> float:
+        """A percentile of the durations kept [s]; NaN while there are none."""
+        kept = self._values[: self.count]
+        return float(np.percentile(kept, percent)) if kept.size else float("nan")
+
+    def milliseconds(self, name: str) -> dict[str, float]:
+        """``{name}_p50_ms`` and ``{name}_p99_ms``, ready for a diagnostics message."""
+        return {
+            f"{name}_p50_ms": 1e3 * self.percentile(50),
+            f"{name}_p99_ms": 1e3 * self.percentile(99),
+        }
+
+
+class TickGrid:
+    """Which states a controller answers: the first at or after each control period.
+
+    The grid is laid by the first stamp and kept, so that the rate does not drift by the distance
+    between states. A stamp that jumps over a period or goes back lays a new one.
+
+    Args:
+        period_s: control period [s].
+    """
+
+    def __init__(self, period_s: float) -> None:
+        self._period_ns = round(period_s * 1e9)
+        self._next_ns: int | None = None
+        self._last_ns = 0
+
+    def due(self, stamp_ns: int) -> bool:
+        """Whether the state with this stamp is answered; call once for every state."""
+        step_ns, self._last_ns = stamp_ns - self._last_ns, stamp_ns
+        if self._next_ns is None or step_ns < 0:
+            self._next_ns = stamp_ns + self._period_ns
+            return True
+        # Where states come no faster than ticks, their jitter must not skip every other one:
+        # a state that is early by less than half the distance to the next counts as on time.
+        early_ns = min(step_ns // 2, self._period_ns // 20)
+        if step_ns == 0 or stamp_ns + early_ns < self._next_ns:
+            return False
+        self._next_ns += self._period_ns
+        if stamp_ns >= self._next_ns:
+            self._next_ns = stamp_ns + self._period_ns
+        return True

@@ -1,0 +1,356 @@
+"""Ferry's command line: the front door. It reads options, calls a room and prints; no more.
+
+Rooms are imported inside the commands, so that a robot computer without torch and MuJoCo can run
+``ferry deploy``, and ``ferry --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+from typer.core import TyperGroup
+
+from real.errors import FerryError
+
+if TYPE_CHECKING:
+    from training.demo import DemoResult
+
+#: Which pip extra brings a package that the base install leaves out.
+EXTRAS: Mapping[str, str] = {
+    "torch": "train",
+    "mujoco": "train",
+    "onnx": "train",
+    "gymnasium": "train",
+    "safetensors": "train",
+    "tensorboard": "train",
+    "matplotlib": "train",
+    "scipy": "train",
+    "pandas": "train",
+    "PIL": "train",
+    "pybullet": "pybullet",
+    "pybullet_data": "pybullet",
+    "rclpy": "ros",
+    "sensor_msgs": "ros",
+    "geometry_msgs": "ros",
+    "std_msgs": "ros",
+    "std_srvs": "ros",
+    "nav_msgs": "ros",
+    "diagnostic_msgs": "ros",
+    "rosgraph_msgs": "ros",
+    "ray": "cluster",
+}
+
+
+class _FrontDoor(TyperGroup):
+    """Turns a mistake that the user can mend into one sentence and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FerryError as error:
+            _stderr(f"error: {error}")
+            raise typer.Exit(2) from error
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in EXTRAS:
+                raise
+            _stderr(missing_package(package))
+            raise typer.Exit(2) from error
+
+
+def missing_package(package: str) -> str:
+    """The sentence for a command that needs a package which is not installed."""
+    extra = EXTRAS[package]
+    line = f"error: this command needs {package!r}, which is not installed: "
+    line += f"pip install 'ferry[{extra}]'"
+    if extra == "ros":
+        line += " (x86-64), or source your ROS 2 installation's setup.bash"
+    return line
+
+
+app = typer.Typer(
+    cls=_FrontDoor,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Carries policies from simulation to real robots.",
+)
+bench_app = typer.Typer(no_args_is_help=True, help="Measure speed. Example: `ferry bench sim`")
+app.add_typer(bench_app, name="bench")
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Replace one value of the config; repeatable."),
+]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", metavar="FILE", help="Also write the numbers here; - is stdout."),
+]
+
+
+@app.callback()
+def _setup(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
+) -> None:
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(level=level, format="%(name)s: %(message)s", handlers=[handler])
+
+
+@app.command()
+def demo(
+    minutes: Annotated[
+        float, typer.Option(min=0.5, max=240.0, help="Total time; less is a worse policy.")
+    ] = 15.0,
+    json_file: JsonFile = None,
+    compare: Annotated[
+        bool, typer.Option(help="Also train without randomisation: takes twice the time.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for everything made.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the training run.")] = 0,
+) -> None:
+    """Train A1 in MuJoCo, then walk it in PyBullet over ROS 2, and write report.html.
+
+    Example: `ferry demo --minutes 5 --json demo.json`
+    """
+    from training.demo import run_demo
+    from training.progress import bar
+
+    result = run_demo(out, minutes=minutes, compare=compare, seed=seed, stage=bar)
+    _write_json(result.as_json(), json_file)
+    _print_demo(result, to_stderr=_is_stdout(json_file))
+
+
+@app.command()
+def train(
+    config: Annotated[str, typer.Argument(help="A task file or shipped name, e.g. a1_walk.")],
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/<name>-<time> if not given.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the run folder's newest state.")] = False,
+    minutes: Annotated[float | None, typer.Option(min=0.0, help="Stop after this long.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Stop after as many env steps.")] = None,
+) -> None:
+    """Train a policy with PPO in randomised simulation.
+
+    Example: `ferry train a1_walk --set training.seed=3 --minutes 10 --out runs/a1`
+    """
+    from training.progress import bar
+    from training.train import load_run_config, new_run_dir
+    from training.train import train as run
+
+    run_config = load_run_config(config, overrides or [])
+    folder = out or new_run_dir(run_config.name)
+    with bar("training") as progress:
+        result = run(
+            run_config, folder, resume=resume, minutes=minutes, steps=steps, progress=progress
+        )
+    best = "not evaluated" if result.best_score is None else f"{result.best_score:.3f}"
+    _print_table(
+        "Training",
+        {
+            "run folder": str(result.run_dir),
+            "time": f"{result.training_s:.0f} s",
+            "env steps": f"{result.steps:,}",
+            "best tracking": best,
+            "next": f"ferry evaluate {result.run_dir} --suite nominal",
+        },
+    )
+
+
+@app.command()
+def evaluate(
+    policy: Annotated[Path, typer.Argument(help="A run folder or a bundle (.onnx).")],
+    suite: Annotated[str, typer.Option(help="nominal (MuJoCo) or pybullet.")] = "nominal",
+    episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which of the report seeds.")] = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Score a policy on seeds that training never used, through the robot's own controller code.
+
+    Example: `ferry evaluate configs/bundles/a1_walk.onnx --suite pybullet --json score.json`
+    """
+    from training.evaluator import evaluate_path
+    from training.progress import bar
+
+    with bar(f"evaluating: {suite}") as progress:
+        result = evaluate_path(
+            policy, suite=suite, episodes=episodes, seed=seed, progress=progress
+        )
+    _write_json(result.as_json(), json_file)
+    tracking, falls = result.tracking, result.falls_per_minute
+    _print_table(
+        f"{policy} on {result.suite}",
+        {
+            "episodes": str(result.episodes),
+            "seed": str(result.seed),
+            "tracking (95 %)": f"{tracking.mean:.3f} [{tracking.low:.3f}, {tracking.high:.3f}]",
+            "falls per minute (95 %)": f"{falls.mean:.2f} [{falls.low:.2f}, {falls.high:.2f}]",
+        },
+        to_stderr=_is_stdout(json_file),
+    )
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    out: Annotated[Path, typer.Option(help="The bundle to write.")],
+    which: Annotated[str, typer.Option(help="best or latest checkpoint.")] = "best",
+) -> None:
+    """Write a run's policy as one ONNX bundle, refused if torch and ONNX Runtime differ.
+
+    Example: `ferry export runs/a1 --out policy.onnx`
+    """
+    from training.export import export_run
+
+    report = export_run(run, out, which=which)
+    _print_table(
+        "Bundle",
+        {
+            "file": str(out),
+            "size": f"{out.stat().st_size / 1024:.0f} KiB",
+            "sha256": report.sha256,
+            "torch - ONNX, largest": f"{report.max_error:.1e}",
+            "next": f"ferry deploy {out} --robot sim:pybullet --seconds 60",
+        },
+    )
+
+
+@app.command()
+def inspect(
+    bundle: Annotated[Path, typer.Argument(help="A bundle (.onnx).")],
+) -> None:
+    """Show what a bundle was trained for, after verifying it.
+
+    Example: `ferry inspect configs/bundles/a1_walk.onnx`
+    """
+    from deploy.bundle import read_bundle
+
+    read = read_bundle(bundle)
+    contract = read.contract
+    command = contract.command
+    ranges = zip(command.names, command.low, command.high, command.units, strict=True)
+    _print_table(
+        str(bundle),
+        {
+            "robot": contract.robot,
+            "control period": f"{contract.control_dt_s} s",
+            "joints": ", ".join(contract.joint_names),
+            "observation": ", ".join(f"{t.name}[{t.dim}]" for t in contract.observation.terms),
+            "action": f"{contract.action.kind}[{contract.action.dim}]",
+            "command": ", ".join(f"{n} {low:g}..{high:g} {u}" for n, low, high, u in ranges),
+            "policy version": str(contract.policy_version),
+            "commit": contract.git_sha,
+            "config hash": contract.config_hash,
+            **{k: str(v) for k, v in contract.provenance.items()},
+            "sha256": read.sha256,
+        },
+    )
+
+
+@app.command()
+def deploy(
+    bundle: Annotated[Path, typer.Argument(help="A bundle (.onnx).")],
+    robot: Annotated[
+        str, typer.Option(help="sim:pybullet, sim:mujoco, or module:Class of a RobotIO.")
+    ],
+    seconds: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop after this long; else at Ctrl-C.")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(metavar="FILE.mcap", help="Log every topic here.")
+    ] = None,
+) -> None:
+    """Start the ROS 2 graph: policy, safety filter and robot. Ctrl-C stops it safely.
+
+    Example: `ferry deploy policy.onnx --robot sim:pybullet --seconds 60 --record walk.mcap`
+    """
+    from deploy.supervisor import deploy as run
+    from training.progress import bar
+
+    with bar(f"running {robot}") as progress:
+        report = run(bundle, robot, seconds=seconds, record=record, progress=progress)
+    _print_table(f"{bundle} on {robot}", report.rows())
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+@bench_app.command("sim")
+def bench_sim(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    config: Annotated[str, typer.Option(help="The task to run.")] = "a1_walk",
+    worlds: Annotated[int | None, typer.Option(min=1, help="Parallel worlds.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Physics threads.")] = None,
+) -> None:
+    """Control steps per second of the full env, and of raw mujoco.batch replaying the same run.
+
+    Example: `ferry bench sim --json`
+    """
+    from training.bench import bench_sim as run
+    from training.progress import bar
+
+    with bar("benchmark") as progress:
+        result = run(config, worlds=worlds, threads=threads, progress=progress)
+    if as_json:
+        print(json.dumps(result))
+        return
+    _print_table("Simulation speed", {k: f"{v:,.3g}" for k, v in result.items()})
+
+
+def _print_demo(result: DemoResult, *, to_stderr: bool) -> None:
+    console = Console(stderr=to_stderr)
+    table = Table(title="A1: trained in MuJoCo, walking in PyBullet over ROS 2")
+    for heading in result.table_header():
+        table.add_column(heading)
+    for row in result.table_rows():
+        table.add_row(*row)
+    console.print(table)
+    console.print(f"report: {result.report}", soft_wrap=True)
+
+
+def _print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False) -> None:
+    table = Table(title=title, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console(stderr=to_stderr).print(table)
+
+
+def _is_stdout(file: Path | None) -> bool:
+    return file == Path("-")
+
+
+def _write_json(data: Mapping[str, Any], file: Path | None) -> None:
+    if file is None:
+        return
+    text = json.dumps(data, indent=2)
+    if _is_stdout(file):
+        print(text)
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text + "\n")
+
+
+def _stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def main() -> None:
+    """Entry point of the ``ferry`` command."""
+    app(prog_name="ferry")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Where each world is in its episode, and what the episode has been worth so far."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.errors import FerryError
+from sim.terminations import Conditions
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.intp]
+State = dict[str, NDArray[np.generic]]
+
+
+class Episodes:
+    """Clocks, sums and counters of N worlds.
+
+    Args:
+        num: N.
+        limit: steps after which an episode is truncated, >= 1.
+        parts: names of the K reward parts.
+
+    Attributes:
+        limit: steps after which an episode is truncated.
+        clock: ``[N]`` steps towards the limit.
+        counters: totals since construction: ``steps`` of all worlds together, ``episodes`` that
+            ended, ``diverged`` worlds.
+    """
+
+    def __init__(self, num: int, *, limit: int, parts: tuple[str, ...]) -> None:
+        self.limit = limit
+        self.clock: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self.counters: dict[str, int] = {"steps": 0, "episodes": 0, "diverged": 0}
+        self._names = parts
+        # Steps lived; behind the clock in an episode that began in its middle.
+        self._length: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self._sums: Array = np.zeros((len(parts), num))
+
+    def reset(self, rows: Ids) -> None:
+        """Begin new episodes in worlds ``rows``."""
+        self.clock[rows] = 0
+        self._length[rows] = 0
+        self._sums[:, rows] = 0.0
+
+    def tick(self) -> None:
+        """One control step has passed."""
+        self.clock += 1
+        self._length += 1
+        self.counters["steps"] += self.clock.shape[0]
+
+    def add(self, parts: Array) -> None:
+        """Add the reward parts ``[K, N]`` of a step."""
+        self._sums += parts
+
+    def over(self) -> Mask:
+        """``[N]`` whether the time limit is reached."""
+        return self.clock >= self.limit
+
+    def close(self, ended: Ids, conditions: Conditions) -> dict[str, NDArray[np.generic]]:
+        """Count the episodes that ended and say what they were, ``[n]`` each.
+
+        Returns:
+            ``return``, ``length`` (steps lived), ``fallen``, ``body_contact``, ``diverged``, and
+            ``reward/<part>``, the sum of each part.
+        """
+        sums = self._sums[:, ended]
+        diverged = conditions.diverged[ended]
+        self.counters["episodes"] += ended.size
+        self.counters["diverged"] += int(diverged.sum())
+        return {
+            "return": sums.sum(axis=0),
+            "length": self._length[ended],
+            "fallen": conditions.fallen[ended],
+            "body_contact": conditions.body_contact[ended],
+            "diverged": diverged,
+            **{f"reward/{k}": v for k, v in zip(self._names, sums, strict=True)},
+        }
+
+    def state_dict(self) -> State:
+        """Clocks, sums and counters, copied."""
+        return {
+            "clock": self.clock.copy(),
+            "length": self._length.copy(),
+            "sums": self._sums.copy(),
+            "counters": np.array(list(self.counters.values()), dtype=np.int64),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what :meth:`state_dict` gave.
+
+        Raises:
+            FerryError: the state is of another number of worlds or reward terms.
+        """
+        if state["sums"].shape != self._sums.shape:
+            found, expected = state["sums"].shape, self._sums.shape
+            raise FerryError(
+                f"env state has {found[0]} reward terms in {found[1]} worlds; expected "
+                f"{expected[0]} terms in {expected[1]} worlds"
+            )
+        self.clock[...] = state["clock"]
+        self._length[...] = state["length"]
+        self._sums[...] = state["sums"]
+        values = [int(value) for value in state["counters"].tolist()]
+        self.counters.update(zip(self.counters, values, strict=True))

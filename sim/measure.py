@@ -1,0 +1,132 @@
+"""What happened in a control step, as rewards and critics read it.
+
+Quantities that several terms share are computed once here; the memory that some of them need
+(previous velocities and actions, how long a foot has been in the air) lives here too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.spec import RobotSpec
+from sim.engine import WorldState
+from sim.rewards import RewardInput
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.intp]
+
+
+class Measure:
+    """Turns successive world states into :class:`~sim.rewards.RewardInput`.
+
+    Args:
+        robot: limits, default pose, number of feet.
+        num: N.
+        soft_limit: share of the position range that counts as inside, in (0, 1].
+
+    Attributes:
+        action_1: ``[N, A]`` clipped action of the last step, zero after a reset.
+        foot_air_s: ``[N, F]`` how long each foot has been in the air, 0 on the ground [s].
+    """
+
+    def __init__(self, robot: RobotSpec, num: int, *, soft_limit: float = 0.9) -> None:
+        actions = len(robot.actuated)
+        self._dt = robot.control_dt_s
+        self._q_default: Array = robot.q_default
+        self._q_soft = soft_limits(robot, soft_limit)
+        self.action_1: Array = np.zeros((num, actions))
+        self._action_2: Array = np.zeros((num, actions))
+        self._dq: Array = np.zeros((num, len(robot.joints)))
+        self.foot_air_s: Array = np.zeros((num, len(robot.feet)))
+
+    def reset(self, rows: Ids, dq: Array) -> None:
+        """Forget the past of worlds ``rows``, which start with joint velocities ``dq [n, J]``."""
+        self.action_1[rows] = 0.0
+        self._action_2[rows] = 0.0
+        self.foot_air_s[rows] = 0.0
+        self._dq[rows] = dq
+
+    def step(
+        self, world: WorldState, action: Array, *, command: Array, gravity_b: Array, fallen: Mask
+    ) -> RewardInput:
+        """Measure one control step; to be called once per step.
+
+        Args:
+            world: the state after the step.
+            action: ``[N, A]`` the clipped action of the step; kept, so do not write to it.
+            command: ``[N, 3]`` the command it answered.
+            gravity_b: ``[N, 3]`` direction of gravity in the base frame.
+            fallen: ``[N]``.
+        """
+        robot = world.robot
+        contact = world.foot_contact
+        air = self.foot_air_s
+        # A foot that touches and was in the air has landed; its swing includes this step.
+        landed = contact & (air > 0.0)
+        air = air + self._dt * (~contact | landed)
+        velocity = world.foot_velocity_w[:, :, :2]
+        measured = RewardInput(
+            dt=self._dt,
+            command=command,
+            moving=(command != 0.0).any(axis=1),
+            lin_vel_b=world.lin_vel_b,
+            ang_vel_b=robot.gyro_b,
+            gravity_b=gravity_b,
+            height=world.position_w[:, 2],
+            q=robot.q,
+            q_offset=robot.q - self._q_default,
+            q_soft=self._q_soft,
+            dq=robot.dq,
+            ddq=(robot.dq - self._dq) / self._dt,
+            tau=robot.tau,
+            action=action,
+            action_1=self.action_1,
+            action_2=self._action_2,
+            foot_position_w=world.foot_position_w,
+            foot_speed=np.sqrt(np.einsum("nfk,nfk->nf", velocity, velocity)),
+            foot_contact=contact.astype(np.float64),
+            foot_landed=landed.astype(np.float64),
+            foot_air_s=air,
+            body_contact=world.body_contact,
+            fallen=fallen,
+        )
+        # New arrays, not writes: `measured` keeps what it was given.
+        self.foot_air_s = air * ~contact
+        self._action_2, self.action_1 = self.action_1, action
+        self._dq = robot.dq.copy()
+        return measured
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """Memory of the last steps, copied."""
+        return {
+            "action_1": self.action_1.copy(),
+            "action_2": self._action_2.copy(),
+            "dq": self._dq.copy(),
+            "foot_air_s": self.foot_air_s.copy(),
+        }
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        self.action_1 = np.array(state["action_1"], dtype=np.float64)
+        self._action_2 = np.array(state["action_2"], dtype=np.float64)
+        self._dq = np.array(state["dq"], dtype=np.float64)
+        self.foot_air_s = np.array(state["foot_air_s"], dtype=np.float64)
+
+
+def soft_limits(robot: RobotSpec, share: float) -> Array:
+    """Position limits shrunk about their middle to ``share`` of the range.
+
+    Returns:
+        ``[2, J]`` low and high [rad or m]; infinite for joints without a stop.
+    """
+    low = np.array([j.q_min for j in robot.joints])
+    high = np.array([j.q_max for j in robot.joints])
+    with np.errstate(invalid="ignore"):
+        margin = 0.5 * (1.0 - share) * (high - low)
+    margin = np.where(np.isfinite(margin), margin, 0.0)
+    # A joint without a limit (NaN) is never outside it.
+    low = np.where(np.isnan(low), -np.inf, low)
+    high = np.where(np.isnan(high), np.inf, high)
+    return np.stack([low + margin, high - margin])

@@ -1,0 +1,179 @@
+"""What policy and critic see of N simulated worlds.
+
+The policy's vector is built by :mod:`real.observation` from the sensed signals, exactly as on the
+robot. The critic's is the same from the true signals, followed by what only a simulator knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.observation import ObservationBuilder, ObservationSpec
+from real.signals import RobotState
+from real.spec import RobotSpec
+from sim.engine import WorldState
+
+Array = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Ids = NDArray[np.intp]
+Observations = dict[str, Float32]
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything an observation of N worlds is made of.
+
+    Attributes:
+        world: the true state.
+        sensed: the signals as the sensors report them.
+        command: ``[N, 3]``.
+        prev_action: ``[N, A]`` clipped action of the last step, zero after a reset.
+        foot_air_s: ``[N, F]`` how long each foot has been in the air [s].
+        domain: ``[N, P]`` normalised values of the random terms.
+    """
+
+    world: WorldState
+    sensed: RobotState
+    command: Array
+    prev_action: Array
+    foot_air_s: Array
+    domain: Array
+
+
+@dataclass(frozen=True)
+class Privileged:
+    """A term of the critic: its size (from feet and random values) and how to read it."""
+
+    doc: str
+    dim: Callable[[int, int], int]
+    read: Callable[[View], NDArray[Any]]
+
+
+#: The vocabulary of ``critic:``. All in SI units; the critic's normaliser scales them.
+PRIVILEGED: dict[str, Privileged] = {
+    "base_lin_vel": Privileged(
+        "linear velocity in the base frame [m/s]", lambda f, p: 3, lambda x: x.world.lin_vel_b
+    ),
+    "base_height": Privileged(
+        "height of the base [m]", lambda f, p: 1, lambda x: x.world.position_w[:, 2:]
+    ),
+    "foot_contact": Privileged(
+        "whether each foot touches the ground", lambda f, p: f, lambda x: x.world.foot_contact
+    ),
+    "foot_air_time": Privileged(
+        "how long each foot has been in the air [s]", lambda f, p: f, lambda x: x.foot_air_s
+    ),
+    "randomization": Privileged(
+        "draws of the random terms, scaled to [-1, 1]", lambda f, p: p, lambda x: x.domain
+    ),
+}
+
+
+class Observer:
+    """Builds the observations of N worlds and owns their histories.
+
+    Args:
+        spec: the policy's terms.
+        privileged: names of :data:`PRIVILEGED`, in order.
+        robot: default pose, number of feet.
+        num: N.
+        domain_dim: P, numbers that the random terms report.
+
+    Attributes:
+        policy_dim: D.
+        critic_dim: C.
+        critic_slices: where each privileged term stands in the critic's vector.
+    """
+
+    def __init__(
+        self,
+        spec: ObservationSpec,
+        privileged: Sequence[str],
+        robot: RobotSpec,
+        num: int,
+        *,
+        domain_dim: int,
+    ) -> None:
+        self._num = num
+        # Two histories: the policy's of noisy signals, the critic's of true ones.
+        self._noisy = ObservationBuilder(spec, robot.q_default, num)
+        self._true = ObservationBuilder(spec, robot.q_default, num)
+        self.policy_dim: int = spec.dim
+        self.critic_slices: dict[str, slice] = {}
+        stop = spec.dim
+        for name in privileged:
+            size = PRIVILEGED[name].dim(len(robot.feet), domain_dim)
+            self.critic_slices[name] = slice(stop, stop + size)
+            stop += size
+        self.critic_dim: int = stop
+
+    def reset(self, rows: Ids) -> None:
+        """Forget the history of worlds ``rows``."""
+        self._noisy.reset(rows)
+        self._true.reset(rows)
+
+    def observe(self, view: View, *, commit: bool = True) -> Observations:
+        """Observe all worlds, into new arrays.
+
+        Args:
+            view: what to observe.
+            commit: whether the sample enters the histories.
+
+        Returns:
+            ``policy [N, D]`` and ``critic [N, C]``, float32.
+        """
+        given = (view.command, view.prev_action)
+        policy = self._noisy.build(view.sensed, *given, commit=commit)
+        critic = np.empty((self._num, self.critic_dim), dtype=np.float32)
+        if view.sensed is view.world.robot:
+            # Perfect sensors: the same numbers and so the same histories.
+            critic[:, : self.policy_dim] = policy
+        else:
+            own = critic[:, : self.policy_dim]
+            self._true.build(view.world.robot, *given, out=own, commit=commit)
+        for name, where in self.critic_slices.items():
+            critic[:, where] = PRIVILEGED[name].read(view)
+        return {"policy": policy, "critic": critic}
+
+    def last(self, view: View, ended: Ids, *, void: NDArray[np.bool_]) -> Observations:
+        """Last observations of episodes, looked at without advancing any history.
+
+        Args:
+            view: all worlds, before anything of those that ended is reset.
+            ended: n worlds.
+            void: ``[N]`` worlds without a meaningful observation; they get zeros.
+
+        Returns:
+            ``policy [n, D]`` and ``critic [n, C]``.
+        """
+        if not ended.size:
+            return {
+                "policy": np.empty((0, self.policy_dim), dtype=np.float32),
+                "critic": np.empty((0, self.critic_dim), dtype=np.float32),
+            }
+        # A void world may hold anything, also numbers too large for float32.
+        with np.errstate(over="ignore", invalid="ignore"):
+            everything = self.observe(view, commit=False)
+        out = {name: values[ended] for name, values in everything.items()}
+        for values in out.values():
+            values[void[ended]] = 0.0
+        return out
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """Both histories, copied."""
+        return {
+            **{f"noisy.{k}": v for k, v in self._noisy.state_dict().items()},
+            **{f"true.{k}": v for k, v in self._true.state_dict().items()},
+        }
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        for name, builder in (("noisy.", self._noisy), ("true.", self._true)):
+            builder.load_state_dict(
+                {k.removeprefix(name): v for k, v in state.items() if k.startswith(name)}
+            )

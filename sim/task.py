@@ -1,0 +1,197 @@
+"""A task as data: what is observed, commanded, rewarded, randomised, and when it ends.
+
+``configs/a1_walk.yaml`` is the first one. This module turns such a file into the parts that
+:mod:`sim.env` steps; it knows what the task wants, the engine knows how to measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field
+
+from real.action import ActionSpec
+from real.config import Config, load_config
+from real.errors import ConfigError, nearest
+from real.observation import SOURCES, ObservationSpec, make_term
+from real.spec import RobotSpec
+from sim.commands import CommandConfig
+from sim.engine import InitialState
+from sim.observe import PRIVILEGED
+from sim.randomize import RandomizeConfig
+from sim.rewards import TERMS, RewardConfig, check_rewards
+from sim.sensors import SensorConfig
+from sim.terminations import TerminationConfig
+
+Array = NDArray[np.float64]
+
+#: Length of a velocity command (vx, vy, wz).
+COMMAND_DIM = 3
+
+
+def _one_of(what: str, known: Iterable[str]) -> Callable[[str], str]:
+    """A validator that refuses names outside a vocabulary, at the line where they stand."""
+    names = tuple(known)
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise ConfigError(
+                f"{what} {name!r} is not known{nearest(name, names)}; known: {', '.join(names)}"
+            )
+        return name
+
+    return check
+
+
+RewardName = Annotated[str, AfterValidator(_one_of("reward term", TERMS))]
+ObservationName = Annotated[str, AfterValidator(_one_of("observation term", SOURCES))]
+CriticName = Annotated[str, AfterValidator(_one_of("critic term", PRIVILEGED))]
+
+
+class SimConfig(Config):
+    """Which physics and how much of it."""
+
+    engine: Literal["mujoco"] = "mujoco"
+    worlds: int = Field(default=256, ge=1, description="N, stepped together")
+    threads: int = Field(default=0, ge=0, description="physics threads; 0 = all CPUs")
+
+
+class ObsTermConfig(Config):
+    """How one signal enters the observation; the key is the signal's name."""
+
+    scale: float = Field(default=1.0, description="factor on the signal")
+    clip: float | None = Field(default=None, gt=0.0, description="bound after scaling")
+    history: int = Field(default=1, ge=1, description="steps kept, oldest first")
+
+
+class ActionConfig(Config):
+    """Bound on the network's output; scale and offset are the robot's."""
+
+    clip: float = Field(gt=0.0, description="bound on an action before scaling [1]")
+
+
+class StartConfig(Config):
+    """How far initial states are spread about the default pose, uniformly in +-value."""
+
+    joint_offset: float = Field(default=0.0, ge=0.0, description="joint positions [rad or m]")
+    joint_vel: float = Field(default=0.0, ge=0.0, description="joint velocities [rad/s or m/s]")
+    yaw: float = Field(default=0.0, ge=0.0, description="heading [rad]")
+    lin_vel: float = Field(default=0.0, ge=0.0, description="base velocity, each axis [m/s]")
+    ang_vel: float = Field(default=0.0, ge=0.0, description="base rate, each axis [rad/s]")
+    lift: float = Field(default=0.0, ge=0.0, description="base starts this much higher [m]")
+
+
+class EnvConfig(Config):
+    """A task file, ``configs/*.yaml``. The ``training`` section means nothing to the simulator."""
+
+    schema_version: Literal[1]
+    name: str = Field(min_length=1)
+    robot: str = Field(description="name in configs/robots, or a file")
+    sim: SimConfig = SimConfig()
+    episode_s: float = Field(gt=0.0, description="time limit, a truncation [s]")
+    randomize_episode_phase: bool = Field(
+        default=False,
+        description="whole resets start in the middle of an episode, so that time-outs spread out",
+    )
+    start: StartConfig = StartConfig()
+    observation: dict[ObservationName, ObsTermConfig] = Field(min_length=1)
+    critic: tuple[CriticName, ...] = Field(
+        default=(), description="privileged terms that follow the policy's for the critic"
+    )
+    action: ActionConfig
+    command: CommandConfig
+    soft_limit: float = Field(
+        default=0.9, gt=0.0, le=1.0, description="share of a joint's range that counts as inside"
+    )
+    rewards: Annotated[
+        dict[RewardName, RewardConfig], Field(min_length=1), AfterValidator(check_rewards)
+    ]
+    terminations: TerminationConfig = TerminationConfig()
+    randomize: RandomizeConfig = Field(default={}, description="table of random terms")
+    sensors: SensorConfig | None = Field(default=None, description="errors; null for perfect")
+    training: dict[str, Any] = {}
+
+    def nominal(self) -> EnvConfig:
+        """The task without random terms, sensor noise and delay, from the start of an episode."""
+        return self.model_copy(
+            update={"randomize": {}, "sensors": None, "randomize_episode_phase": False}
+        )
+
+
+def load_env_config(path: str | Path, overrides: Sequence[str] = ()) -> EnvConfig:
+    """Read a task file by name (``a1_walk``) or path.
+
+    Args:
+        path: name in ``configs`` or a file.
+        overrides: ``"a.b.c=value"``.
+
+    Raises:
+        ConfigError: one line per mistake, with file and line.
+    """
+    return load_config(EnvConfig, path, overrides=overrides)
+
+
+def observation_spec(config: EnvConfig, robot: RobotSpec) -> ObservationSpec:
+    """The policy's observation, terms in the order of the file."""
+    return ObservationSpec(
+        terms=tuple(
+            make_term(
+                name,
+                robot,
+                command_dim=COMMAND_DIM,
+                scale=term.scale,
+                clip=term.clip,
+                history=term.history,
+            )
+            for name, term in config.observation.items()
+        )
+    )
+
+
+def action_spec(config: EnvConfig, robot: RobotSpec) -> ActionSpec:
+    """Joint position offsets about the default pose."""
+    return ActionSpec.from_robot(robot, clip=config.action.clip)
+
+
+# ------------------------------------------------------------------ where an episode starts
+
+
+def draw_start(
+    config: StartConfig, robot: RobotSpec, rngs: Sequence[np.random.Generator]
+) -> InitialState:
+    """Initial states of n worlds about the default pose.
+
+    Joint positions stay within their limits; the base is lifted by ``config.lift``, so that
+    feet of an offset pose do not start deep in the ground.
+
+    Args:
+        config: spread.
+        robot: default pose and limits.
+        rngs: one generator for each of the n worlds.
+    """
+    joints = len(robot.joints)
+    # One call per world: joint positions, joint velocities, yaw, linear, angular; all in [-1, 1).
+    draw = np.stack([rng.uniform(-1.0, 1.0, 2 * joints + 7) for rng in rngs])
+    q, dq, yaw, lin, ang = np.split(
+        draw, [joints, 2 * joints, 2 * joints + 1, 2 * joints + 4], axis=1
+    )
+    default = InitialState.default(robot, len(rngs))
+    low = np.array([-np.inf if np.isnan(j.q_min) else j.q_min for j in robot.joints])
+    high = np.array([np.inf if np.isnan(j.q_max) else j.q_max for j in robot.joints])
+    half = 0.5 * config.yaw * yaw[:, 0]
+    quat = np.zeros_like(default.quat_wb)
+    quat[:, 0], quat[:, 3] = np.cos(half), np.sin(half)
+    position = default.position_w.copy()
+    position[:, 2] += config.lift
+    return InitialState(
+        q=np.clip(default.q + config.joint_offset * q, low, high),
+        dq=config.joint_vel * dq,
+        position_w=position,
+        quat_wb=quat,
+        lin_vel_b=config.lin_vel * lin,
+        ang_vel_b=config.ang_vel * ang,
+    )

@@ -1,0 +1,172 @@
+"""When an episode ends because of what happened to the robot: pure conditions over arrays.
+
+Conditions are evaluated whether or not they end the episode, so a reward that looks at them does
+not change with the switch. Comparisons are written so that NaN counts as the bad case.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from real.config import Config
+from real.signals import RobotState
+from sim.engine import WorldState
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+Ids = NDArray[np.intp]
+
+
+class FallConfig(Config):
+    """Fall: tilt above a bound, or base too low for a while (the height is the robot's)."""
+
+    enabled: bool = True
+    tilt_rad: float = Field(default=1.0, gt=0.0, description="tilt above this is a fall [rad]")
+    low_s: float = Field(default=0.2, ge=0.0, description="base low for this long is a fall [s]")
+
+
+class BodyContactConfig(Config):
+    """Contact of anything but a foot with the ground."""
+
+    enabled: bool = False
+
+
+class TerminationConfig(Config):
+    """Which conditions end an episode. A diverged world always ends: nothing of it is usable."""
+
+    fall: FallConfig = FallConfig()
+    body_contact: BodyContactConfig = BodyContactConfig()
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What happened to N robots, ``[N]`` each.
+
+    Attributes:
+        fallen: tilted too far, or low for too long.
+        body_contact: something but a foot touches the ground.
+        diverged: numbers of this world are not finite, or the engine gave it up.
+        terminated: a condition holds that ends the episode in this task.
+    """
+
+    fallen: Mask
+    body_contact: Mask
+    diverged: Mask
+    terminated: Mask
+
+    def with_diverged(self, more: Mask) -> Conditions:
+        """The same with worlds ``more`` diverged too, and so terminated."""
+        return replace(self, diverged=self.diverged | more, terminated=self.terminated | more)
+
+
+def finite_rows(world: WorldState, sensed: RobotState) -> Mask:
+    """``[N]`` whether every number that rewards, critic or policy read of a world is finite.
+
+    Args:
+        world: the true state.
+        sensed: what the sensors made of it.
+    """
+    num = world.position_w.shape[0]
+    robots = (world.robot,) if sensed is world.robot else (world.robot, sensed)
+    parts = [world.position_w, world.lin_vel_b, world.foot_position_w, world.foot_velocity_w]
+    for robot in robots:
+        parts += [robot.q, robot.dq, robot.tau, robot.quat_wb, robot.gyro_b, robot.acc_b]
+    # A sum is not finite as soon as one of its terms is not: one fast look at all worlds, and a
+    # closer one, world by world, only if it finds something.
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = sum(float(part.sum()) for part in parts)
+    if math.isfinite(total):
+        return np.ones(num, dtype=bool)
+    good = np.ones(num, dtype=bool)
+    for part in parts:
+        good &= np.isfinite(part).reshape(num, -1).all(axis=1)
+    return good
+
+
+def tilted(gravity_b: Array, *, tilt_rad: float) -> Mask:
+    """Whether the angle between the base's z axis and the vertical is above ``tilt_rad``.
+
+    angle = arccos(-gz) > tilt  <=>  -gz < cos(tilt); NaN counts as tilted.
+
+    Args:
+        gravity_b: ``[N, 3]`` direction of gravity in the base frame.
+        tilt_rad: bound in (0, pi) [rad].
+    """
+    return ~(-gravity_b[:, 2] >= np.cos(tilt_rad))
+
+
+def too_low(height: Array, *, fall_height_m: float) -> Mask:
+    """Whether the base is below the fall height; NaN counts as low.
+
+    Args:
+        height: ``[N]`` base height above the ground [m].
+        fall_height_m: bound [m].
+    """
+    return ~(height >= fall_height_m)
+
+
+class Terminations:
+    """Evaluates the conditions of N worlds and counts how long each base has been low.
+
+    Args:
+        config: switches and bounds.
+        num: N.
+        fall_height_m: the robot's, or None where height means nothing.
+        control_dt_s: control period [s].
+    """
+
+    def __init__(
+        self,
+        config: TerminationConfig,
+        num: int,
+        *,
+        fall_height_m: float | None,
+        control_dt_s: float,
+    ) -> None:
+        self.config = config
+        self._fall_height = fall_height_m
+        # Low in this many successive steps is low for low_s; one step at least.
+        self._patience = max(1, round(config.fall.low_s / control_dt_s))
+        self._low_steps: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+
+    def reset(self, rows: Ids) -> None:
+        """Start counting anew for worlds ``rows``."""
+        self._low_steps[rows] = 0
+
+    def check(
+        self, gravity_b: Array, height: Array, *, body_contact: Mask, diverged: Mask
+    ) -> Conditions:
+        """Evaluate the state after a control step; to be called once per step.
+
+        Args:
+            gravity_b: ``[N, 3]`` direction of gravity in the base frame.
+            height: ``[N]`` base height above the ground [m].
+            body_contact: ``[N]``.
+            diverged: ``[N]``.
+        """
+        fallen = tilted(gravity_b, tilt_rad=self.config.fall.tilt_rad)
+        if self._fall_height is not None:
+            low = too_low(height, fall_height_m=self._fall_height)
+            self._low_steps = np.where(low, self._low_steps + 1, 0)
+            fallen |= self._low_steps >= self._patience
+        terminated = diverged.copy()
+        if self.config.fall.enabled:
+            terminated |= fallen
+        if self.config.body_contact.enabled:
+            terminated |= body_contact
+        return Conditions(
+            fallen=fallen, body_contact=body_contact, diverged=diverged, terminated=terminated
+        )
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """Counters, copied."""
+        return {"low_steps": self._low_steps.copy()}
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        self._low_steps[...] = state["low_steps"]

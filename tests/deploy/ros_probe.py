@@ -1,0 +1,202 @@
+"""A node in the test's own process that sees, sends and waits; and graphs to look at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import Twist
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import JointState
+from std_msgs.msg import Float64MultiArray, String
+from std_srvs.srv import Trigger
+
+from deploy.convert import to_ns
+from deploy.graph import LOOPBACK, Graph, RobotChoice, graph
+from deploy.records import read_step
+from deploy.supervisor import Supervisor
+from tests.deploy.stand_bundle import write_bundle
+
+#: No wait in these tests is longer, however busy the computer.
+PATIENCE_S = 20.0
+LATCHED = QoSProfile(
+    depth=1,
+    reliability=ReliabilityPolicy.RELIABLE,
+    durability=DurabilityPolicy.TRANSIENT_LOCAL,
+)
+RELIABLE = QoSProfile(depth=50, reliability=ReliabilityPolicy.RELIABLE)
+
+
+class Probe:
+    """Everything said on the graph, and a voice of its own."""
+
+    def __init__(self):
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context)
+        self.node = rclpy.create_node("probe", context=self.context)
+        self.modes: list[str] = []
+        self.commands: list[JointState] = []
+        self.states: list[JointState] = []
+        self.wishes: list[JointState] = []
+        self.steps = []
+        self.diagnostics: dict[str, str] = {}
+        self.on_state = None
+        self._new = threading.Condition()
+        listen = self.node.create_subscription
+        listen(String, "/safety/mode", self._take(lambda m: self.modes.append(m.data)), LATCHED)
+        listen(JointState, "/joint_command", self._take(self.commands.append), RELIABLE)
+        listen(JointState, "/policy/joint_command", self._take(self.wishes.append), RELIABLE)
+        listen(JointState, "/joint_states", self._take(self._state), RELIABLE)
+        listen(
+            Float64MultiArray,
+            "/policy/step",
+            self._take(lambda m: self.steps.append(read_step(m))),
+            RELIABLE,
+        )
+        listen(DiagnosticArray, "/diagnostics", self._take(self._diagnosed), RELIABLE)
+        self.twist = self.node.create_publisher(Twist, "/cmd_vel", RELIABLE)
+        self._executor = SingleThreadedExecutor(context=self.context)
+        self._executor.add_node(self.node)
+        self._running = True
+        self._thread = threading.Thread(target=self._spin, daemon=True)
+        self._thread.start()
+
+    def _take(self, keep):
+        def callback(message):
+            with self._new:
+                keep(message)
+                self._new.notify_all()
+
+        return callback
+
+    def _state(self, message):
+        self.states.append(message)
+        if self.on_state is not None:
+            self.on_state(message)
+
+    def _diagnosed(self, message):
+        for status in message.status:
+            self.diagnostics[status.name] = status.message
+
+    def _spin(self):
+        while self._running:
+            with contextlib.suppress(rclpy.executors.ExternalShutdownException):
+                self._executor.spin_once(timeout_sec=0.05)
+
+    def until(self, condition, what):
+        """Wait for a condition over what was seen."""
+        with self._new:
+            if not self._new.wait_for(condition, timeout=PATIENCE_S):
+                raise AssertionError(
+                    f"{what}: not within {PATIENCE_S} s; modes {self.modes}, "
+                    f"diagnostics {self.diagnostics}"
+                )
+
+    def until_mode(self, mode):
+        self.until(lambda: self.modes[-1:] == [mode], f"mode {mode}")
+
+    def until_said(self, node, words):
+        """Wait for a node's diagnostics to contain words."""
+        self.until(lambda: words in self.diagnostics.get(node, ""), f"{node} says {words!r}")
+
+    def call(self, service):
+        """Call a Trigger service: (success, message)."""
+        client = self.node.create_client(Trigger, service)
+        assert client.wait_for_service(timeout_sec=PATIENCE_S), f"nobody offers {service}"
+        done = threading.Event()
+        future = client.call_async(Trigger.Request())
+        future.add_done_callback(lambda _: done.set())
+        assert done.wait(PATIENCE_S), f"{service} does not answer"
+        return future.result().success, future.result().message
+
+    def arm(self):
+        """Arm as soon as the safety node lets us, and wait for RUN."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            success, message = self.call("/arm")
+            if success:
+                return self.until_mode("RUN")
+            assert time.monotonic() < deadline, f"arming refused: {message}"
+            time.sleep(0.1)
+
+    def refused(self, words):
+        """Ask to be armed until the refusal contains words; it must never be granted."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            success, message = self.call("/arm")
+            assert not success
+            if words in message:
+                return message
+            assert time.monotonic() < deadline, f"refused for another reason: {message}"
+            time.sleep(0.1)
+
+    def policy(self, names, targets):
+        """Act as the policy: answer every fourth state with ``targets()`` for joints ``names``."""
+        out = self.node.create_publisher(JointState, "/policy/joint_command", RELIABLE)
+        count = [0]
+
+        def answer(state):
+            count[0] += 1
+            if count[0] % 4 == 0:
+                values = targets()
+                if values is not None:
+                    message = JointState(name=list(names()), position=np.asarray(values, float))
+                    message.header.stamp = state.header.stamp
+                    out.publish(message)
+
+        self.on_state = answer
+
+    def close(self):
+        self._running = False
+        self._thread.join(timeout=5.0)
+        self.node.destroy_node()
+        rclpy.shutdown(context=self.context)
+
+
+def describe(
+    folder: Path, *, contract=None, without=(), start=None, record=None, **options
+) -> Graph:
+    """The graph of a standing policy and the loopback robot in this process's domain."""
+    bundle = write_bundle(folder / "stand.onnx", contract)
+    choice = RobotChoice(LOOPBACK, simulated=True, options={"start": start or {}})
+    described = graph(
+        bundle,
+        choice,
+        robot_name="a1",
+        record=record,
+        metadata={"bundle": "stand"},
+        domain_id=int(os.environ["ROS_DOMAIN_ID"]),
+        **options,
+    )
+    return replace(described, nodes=tuple(n for n in described.nodes if n.name not in without))
+
+
+@contextlib.contextmanager
+def running(described: Graph, folder: Path):
+    """Start a graph and a probe; the graph's processes are gone afterwards."""
+    logs = folder / "logs"
+    logs.mkdir()
+    with Supervisor(described, log_dir=logs) as run:
+        probe = Probe()
+        try:
+            yield run, probe
+        finally:
+            probe.close()
+
+
+def positions(message, names):
+    """A command's targets by name."""
+    found = dict(zip(message.name, message.position, strict=True))
+    return np.array([found[n] for n in names])
+
+
+def stamps(messages):
+    return np.array([to_ns(m.header.stamp) for m in messages])

@@ -1,0 +1,280 @@
+"""The graph over real DDS: what it does, and what it does when something breaks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from deploy.modes import Mode
+from real.log import read_log
+from real.spec import load_robot
+from tests.deploy.ros_probe import PATIENCE_S, describe, positions, running
+from tests.deploy.stand_bundle import other_gain, stand_contract
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+
+A1 = load_robot("a1")
+NAMES = A1.joint_names
+DEFAULT = A1.q_default
+
+
+def test_armed_it_ramps_from_the_measured_pose_runs_and_stops_when_told(tmp_path):
+    start = {"FL_hip_joint": 0.35, "RR_lower_joint": -1.2}
+    measured = np.array([start.get(n, d) for n, d in zip(NAMES, DEFAULT, strict=True)])
+    record = tmp_path / "out.mcap"
+    with running(describe(tmp_path, start=start, record=record), tmp_path) as (run, probe):
+        probe.until(lambda: bool(probe.commands), "the safety node speaks")
+        assert not any(len(c.position) for c in probe.commands), "before arming: safe stops only"
+        probe.arm()
+        probe.until(lambda: len(probe.states) > 20, "states")
+        probe.twist.publish(probe.twist.msg_type())
+        seen = len(probe.states)
+        probe.until(lambda: len(probe.states) > seen + 100, "half a second of standing")
+        assert probe.call("/disarm") == (True, "")
+        probe.until_mode("DAMP")
+        after = len(probe.commands)
+        probe.until(lambda: len(probe.commands) > after + 5, "commands after the stop")
+        assert not any(len(c.position) for c in probe.commands[after:])
+    assert run.summaries["safety_node"]["verdict DAMP"] == 0
+    assert [p.returncode for p in run.processes.values()] == [0, 0, 0, 0]
+    _check_recording(record, measured)
+
+
+def _check_recording(record, measured):
+    """The recording tells the same story, to this project's reader and to another one."""
+    log = read_log(record)
+    assert log.damage is None
+    assert log.metadata["ferry"] == {"bundle": "stand"}
+    assert log["/safety/mode"].text[-3:] == ("RAMP", "RUN", "DAMP")
+    moved = log["/joint_command"]
+    moving = np.flatnonzero(np.isfinite(moved.values["position"]).all(axis=1))
+    order = [moved.names.index(n) for n in NAMES]
+    targets = moved.values["position"][moving][:, order]
+    # A cubic over 2 s (100 ticks) from the pose it was in; its steepest step is 1.5 / 100.
+    np.testing.assert_allclose(targets[0], measured, atol=0.02)
+    np.testing.assert_allclose(targets[-1], DEFAULT, atol=1e-6)
+    steepest = 1.5 / 100 * np.abs(measured - DEFAULT).max()
+    assert np.abs(np.diff(targets, axis=0)).max() < 2.5 * steepest
+    states = log["/joint_states"]
+    final = states.values["position"][-1][[states.names.index(n) for n in NAMES]]
+    np.testing.assert_allclose(final, DEFAULT, atol=0.01)
+    # One tick per control period of the states' stamps, each answering a state of that stamp.
+    ticks = log["/policy/step"].stamp_ns
+    recorded = (ticks >= states.stamp_ns[0]) & (ticks <= states.stamp_ns[-1])
+    assert recorded.sum() > 100
+    assert set(ticks[recorded]) <= set(states.stamp_ns)
+    assert np.median(np.diff(ticks)) == pytest.approx(20e6, rel=0.02)
+    from rosbags.rosbag2 import Reader
+
+    with Reader(record) as bag:
+        counts = {c.topic: c.msgcount for c in bag.connections}
+    assert counts["/joint_states"] == len(states)
+    assert counts["/joint_command"] == len(moved)
+
+
+def test_a_killed_policy_node_ends_in_damp_and_says_why(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (run, probe):
+        probe.arm()
+        run.processes["policy_node"].kill()
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "DAMP: no policy command for")
+        probe.until(lambda: not len(probe.commands[-1].position), "an empty command")
+        probe.refused("no fresh command from policy_node")
+
+
+def test_a_stalled_policy_node_ends_in_damp_and_may_not_catch_up(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (run, probe):
+        probe.arm()
+        run.processes["policy_node"].send_signal(signal.SIGSTOP)
+        probe.until_mode("DAMP")
+        run.processes["policy_node"].send_signal(signal.SIGCONT)
+        wishes = len(probe.wishes)
+        probe.until(lambda: len(probe.wishes) > wishes + 10, "the policy answers again")
+        assert probe.modes[-1] == "DAMP", "only arming leads out of a stop"
+        probe.arm()
+
+
+def test_a_killed_safety_node_leaves_a_robot_that_stops_by_itself(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (run, probe):
+        probe.arm()
+        probe.until_said("robot_node", "following commands")
+        run.processes["safety_node"].kill()
+        probe.until_said("robot_node", "safe stop: newest command is")
+
+
+def test_states_that_stop_coming_end_in_damp(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (run, probe):
+        probe.arm()
+        run.processes["robot_node"].send_signal(signal.SIGSTOP)
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "DAMP: no new state for")
+        run.processes["robot_node"].send_signal(signal.SIGCONT)
+
+
+def test_joints_are_mapped_by_name_and_what_is_not_finite_is_never_forwarded(tmp_path):
+    rng = np.random.default_rng(1)
+    order = rng.permutation(len(NAMES))
+    names = [NAMES[i] for i in order]
+    target = DEFAULT + rng.uniform(-0.1, 0.1, 12)
+    wish = {"names": names, "values": target[order]}
+    with running(describe(tmp_path, without=("policy_node",)), tmp_path) as (_, probe):
+        probe.policy(lambda: wish["names"], lambda: wish["values"])
+        probe.arm()
+        probe.until(
+            lambda: np.allclose(positions(probe.states[-1], NAMES), target, atol=1e-3),
+            "the robot is where it was told to be",
+        )
+        for bad in (np.nan, np.inf, 1e9):
+            values = target[order].copy()
+            values[4] = bad
+            wish["values"] = values
+            probe.until_mode("DAMP")
+            forwarded = [c for c in probe.commands if len(c.position)]
+            assert all(np.abs(np.array(c.position)).max() < 3.0 for c in forwarded)
+            wish["values"] = target[order]
+            probe.arm()
+        wish["names"] = [*names[:-1], "FR_toe_joint"]
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", f"'{names[-1]}' is missing")
+        probe.until_said("safety_node", "'FR_toe_joint' is unknown")
+
+
+def test_stale_answers_of_a_living_policy_end_in_damp(tmp_path):
+    with running(describe(tmp_path, without=("policy_node",)), tmp_path) as (_, probe):
+        probe.policy(lambda: NAMES, lambda: DEFAULT)
+        probe.arm()
+        answer = probe.on_state
+        old = probe.states[-1]
+        probe.on_state = lambda _state: answer(old)
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "command_stale")
+
+
+def test_two_writers_on_a_command_topic_are_refused(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (_, probe):
+        probe.arm()
+        probe.policy(lambda: NAMES, lambda: None)  # a second publisher, even a silent one
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "2 publishers on /policy/joint_command")
+        probe.refused("2 publishers on /policy/joint_command")
+
+
+def test_a_bundle_for_other_gains_is_refused_by_name_before_anything_moves(tmp_path):
+    contract = other_gain(stand_contract(), kp=55.0)
+    with running(describe(tmp_path, contract=contract), tmp_path) as (_, probe):
+        words = probe.refused("joint 'FL_hip_joint' kp: policy has 55.0, robot reports 40.0")
+        assert "not trained for this robot" in words
+        probe.until_said("policy_node", "no commands: the policy was not trained for this robot")
+        assert not probe.wishes
+        assert not any(len(c.position) for c in probe.commands)
+
+
+def test_an_emergency_stop_holds_until_it_is_reset_and_armed_again(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (_, probe):
+        probe.arm()
+        assert probe.call("/reset") == (False, "mode is RUN: /disarm first")
+        assert probe.call("/estop") == (True, "")
+        probe.until_mode("ESTOP")
+        probe.refused("mode is ESTOP: reset it first")
+        assert probe.call("/disarm") == (True, "")
+        assert probe.modes[-1] == "ESTOP"
+        assert probe.call("/reset") == (True, "")
+        probe.until_mode("DAMP")
+        before = len(probe.steps)
+        probe.arm()
+        slices = stand_contract().observation.slices()
+        assert all(np.all(s.observation[slices["prev_action"]] == 0) for s in probe.steps[before:])
+
+
+def test_velocity_commands_are_clamped_and_forgotten_after_half_a_second(tmp_path):
+    seen = stand_contract().observation.slices()["command"]
+    with running(describe(tmp_path), tmp_path) as (_, probe):
+        message = probe.twist.msg_type()
+        message.linear.x, message.linear.y, message.angular.z = 5.0, -0.2, 0.7
+        probe.until(lambda: bool(probe.steps), "the policy ticks")
+
+        def told():
+            probe.twist.publish(message)
+            return np.allclose(probe.steps[-1].observation[seen], [1.2, -0.2, 0.7])
+
+        probe.until(told, "the command, in its range")
+        last = time.monotonic()
+        probe.until(lambda: not probe.steps[-1].observation[seen].any(), "the command is forgotten")
+        assert time.monotonic() - last > 0.3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_every_node_in_order(tmp_path, number):
+    with running(describe(tmp_path, record=tmp_path / "out.mcap"), tmp_path) as (run, probe):
+        probe.arm()
+        for name in ("policy_node", "safety_node", "robot_node", "recorder_node"):
+            run.processes[name].send_signal(number)
+            assert run.processes[name].wait(timeout=PATIENCE_S) == 0
+    assert run.summaries["safety_node"]["mode"] == Mode.DAMP.name
+    assert read_log(tmp_path / "out.mcap").damage is None
+
+
+def test_a_killed_recorder_leaves_all_but_the_last_second(tmp_path):
+    record = tmp_path / "out.mcap"
+    with running(describe(tmp_path, record=record), tmp_path) as (run, probe):
+        probe.until(lambda: len(probe.states) > 300, "states")
+        run.processes["recorder_node"].kill()
+        killed_ns = time.time_ns()
+    log = read_log(record, topics=["/joint_states"])
+    assert log.damage is not None
+    assert killed_ns - log["/joint_states"].log_ns[-1] < 1_000_000_000
+
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from deploy.supervisor import run_graph
+from tests.deploy.ros_probe import describe
+folder = Path(sys.argv[1])
+run_graph(describe(folder), on_status=lambda line: print(line, flush=True), log_dir=folder)
+"""
+
+
+def test_nodes_stop_by_themselves_when_their_supervisor_is_killed(tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        ready = set()
+        while len(ready) < 3:
+            line = parent.stdout.readline()
+            assert line, "the supervisor ended"
+            if ": ready" in line:
+                ready.add(line.split(":")[0])
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(parent.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        assert len(children) == 3
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+    deadline = time.monotonic() + PATIENCE_S
+    while any(_alive(int(pid)) for pid in children):
+        assert time.monotonic() < deadline, "processes are left behind"
+        time.sleep(0.1)
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stat:  # a zombie is not alive
+        return stat.read().rpartition(")")[2].split()[0] != "Z"

@@ -1,0 +1,207 @@
+"""The command line: what a person or a script sees, including when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import ferry
+from real.errors import FerryError
+
+ROOT = Path(ferry.__file__).parent
+BUNDLE = ROOT / "configs" / "bundles" / "a1_walk.onnx"
+COMMANDS = ("demo", "train", "evaluate", "export", "inspect", "deploy", "bench sim")
+#: Everything that a robot computer lacks.
+HEAVY = ("torch", "mujoco", "pybullet", "gymnasium", "ray", "matplotlib", "scipy", "pandas")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(ferry.app, list(arguments))
+
+
+def run_without(packages: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process where ``packages`` cannot be imported."""
+    block = f"import sys; sys.modules.update(dict.fromkeys({packages!r})); import ferry; "
+    return subprocess.run(
+        [sys.executable, "-c", block + "ferry.main()", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def assert_refused(result: Result, *words: str) -> None:
+    """One sentence on stderr, nothing on stdout, exit code 2."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    for word in words:
+        assert word in result.stderr, (word, result.stderr)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = run(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert f"Example: ferry {command} " in " ".join(result.stdout.split())
+
+
+def test_the_commands_take_the_documented_options() -> None:
+    documented = {
+        "train": "--set --out --resume --minutes --steps",
+        "evaluate": "--suite --episodes --seed --json",
+        "export": "--out",
+        "deploy": "--robot --seconds --record",
+        "bench sim": "--json",
+        "demo": "--minutes --json --compare --out",
+    }
+    for command, options in documented.items():
+        page = run(*command.split(), "--help").stdout
+        for option in options.split():
+            assert f" {option} " in page, (command, option)
+
+
+def test_help_needs_nothing_but_the_base_install() -> None:
+    result = run_without((*HEAVY, "rclpy"), "--help")
+    assert result.returncode == 0, result.stderr
+    for command in COMMANDS:
+        assert command.split()[0] in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "blocked", "extra"),
+    [
+        (("train", "a1_walk"), "torch", "ferry[train]"),
+        (("bench", "sim"), "mujoco", "ferry[train]"),
+        (("demo",), "rclpy", "ferry[ros]"),
+        (("deploy", str(BUNDLE), "--robot", "sim:pybullet"), "rclpy", "ferry[ros]"),
+    ],
+)
+def test_a_missing_package_is_answered_with_its_extra(
+    arguments: tuple[str, ...], blocked: str, extra: str, tmp_path: Path
+) -> None:
+    if arguments[0] in {"demo", "train"}:
+        arguments = (*arguments, "--out", str(tmp_path / "out"))
+    result = run_without((blocked,), *arguments)
+    assert result.returncode == 2, result.stderr
+    assert result.stdout == ""
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    assert blocked in lines[0]
+    assert extra in lines[0]
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_module_of_our_own_is_a_bug_and_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "deploy.bundle", None)
+    result = run("inspect", str(BUNDLE))
+    assert isinstance(result.exception, ModuleNotFoundError)
+
+
+def test_a_misspelt_key_is_answered_with_the_nearest_one_file_and_line(tmp_path: Path) -> None:
+    shipped = (ROOT / "configs" / "a1_walk.yaml").read_text().splitlines()
+    line = next(i for i, text in enumerate(shipped) if text.startswith("episode_s"))
+    shipped[line] = shipped[line].replace("episode_s", "episode-sec")
+    task = tmp_path / "task.yaml"
+    task.write_text("\n".join(shipped) + "\n")
+    result = run("train", str(task), "--out", str(tmp_path / "run"))
+    assert_refused(result, "episode-sec", "did you mean 'episode_s'", f"{task}", str(line + 1))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_value_on_the_command_line_is_refused_by_its_own_name(tmp_path: Path) -> None:
+    out = str(tmp_path / "run")
+    result = run("train", "a1_walk", "--set", "episode_s=long", "--out", out)
+    assert_refused(result, "--set episode_s", "long")
+    result = run("train", "a1_walk", "--set", "episode_s", "--out", out)
+    assert_refused(result, "--set episode_s", "KEY=VALUE")
+
+
+def test_an_unknown_config_lists_those_that_ship() -> None:
+    assert_refused(run("train", "a1_wlak"), "a1_wlak", "did you mean 'a1_walk'")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export"])
+def test_a_run_folder_without_checkpoints_is_one_sentence(command: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    extra = ["--out", str(tmp_path / "p.onnx")] if command == "export" else []
+    assert_refused(run(command, str(folder), *extra), str(folder))
+    assert not (tmp_path / "p.onnx").exists()
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    assert_refused(run("evaluate", str(gone)), str(gone))
+
+
+@pytest.mark.parametrize("command", ["inspect", "evaluate", "deploy"])
+@pytest.mark.parametrize("content", [b"", b"not a model at all", b"\x08\x07\x12\x04"])
+def test_an_unreadable_bundle_is_one_sentence(command: str, content: bytes, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(content)
+    extra = ["--robot", "sim:pybullet"] if command == "deploy" else []
+    assert_refused(run(command, str(broken), *extra), str(broken))
+
+
+def test_unknown_suites_and_robots_list_the_known_ones() -> None:
+    assert_refused(run("evaluate", str(BUNDLE), "--suite", "pybulet"), "pybullet", "nominal")
+    assert_refused(run("deploy", str(BUNDLE), "--robot", "sim:pybulet"), "pybulet", "sim:pybullet")
+
+
+def test_inspect_runs_on_a_robot_computer_and_shows_the_contract() -> None:
+    result = run_without((*HEAVY, "rclpy", "onnx"), "inspect", str(BUNDLE))
+    assert result.returncode == 0, result.stderr
+    text = "".join(result.stdout.split())
+    for word in ("a1", "FR_hip_joint", "vx-0.8..1.2m/s", "0.02s"):
+        assert word in text, result.stdout
+
+
+def test_json_on_stdout_is_the_only_thing_there() -> None:
+    result = run("evaluate", str(BUNDLE), "--episodes", "2", "--json", "-")
+    assert result.exit_code == 0, result.output
+    scores = json.loads(result.stdout)
+    assert scores["suite"] == "nominal"
+    assert scores["episodes"] == 2
+    assert set(scores["tracking"]) == {"mean", "low", "high"}
+    assert "tracking" in result.stderr
+
+
+def test_evaluate_writes_the_documented_keys(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "score.json"
+    arguments = ("--suite", "nominal", "--episodes", "2", "--seed", "3", "--json", str(file))
+    result = run("evaluate", str(BUNDLE), *arguments)
+    assert result.exit_code == 0, result.output
+    scores = json.loads(file.read_text())
+    assert {"suite", "episodes", "seed", "tracking", "falls_per_minute"} <= set(scores)
+    assert scores["seed"] == 3
+    assert scores["tracking"]["low"] <= scores["tracking"]["mean"] <= scores["tracking"]["high"]
+
+
+def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("deploy.bundle.read_bundle", interrupted)
+    result = run("inspect", str(BUNDLE))
+    assert result.exit_code == 130
+    assert result.stderr == ""
+
+
+def test_a_message_of_several_lines_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_: Path) -> None:
+        raise FerryError("this robot is another one:\n  kp: 40 and 20\n  kd: 1 and 2")
+
+    monkeypatch.setattr("deploy.bundle.read_bundle", refuses)
+    assert_refused(run("inspect", str(BUNDLE)), "kp: 40 and 20\n  kd: 1 and 2")

@@ -1,0 +1,197 @@
+"""An actor: an environment and a copy of the policy, which together make rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from real.errors import FerryError
+from real.rollout import EpisodeStats, Rollout
+from sim.env import StepResult
+from sim.streams import pack_streams, unpack_streams
+from training.networks import ActorCritic, NetworkConfig, gaussian_log_prob
+from training.snapshot import PolicySnapshot, load_snapshot
+
+Arrays = dict[str, NDArray[Any]]
+
+#: Last but one number of the spawn key of an actor's noise. Worlds use their index there, see
+#: :func:`sim.streams.world_seeds`, and no env has this many.
+_NOISE_KEY = 2**32 - 1
+
+
+class VectorEnv(Protocol):
+    """What an actor needs of an environment; :class:`sim.env.VecEnv` is one."""
+
+    num_envs: int
+    policy_dim: int
+    critic_dim: int
+    action_dim: int
+
+    @property
+    def observation(self) -> Mapping[str, NDArray[np.float32]]:
+        """What the last reset or step returned: ``policy [N, D]`` and ``critic [N, C]``."""
+        ...
+
+    def step(self, actions: NDArray[np.floating], /) -> StepResult:
+        """Advance all worlds with ``actions [N, A]``; those that end are reset within the step."""
+        ...
+
+    def state_dict(self) -> Arrays:
+        """Everything a bit-exact continuation needs, as flat arrays."""
+        ...
+
+    def load_state_dict(self, state: Arrays, /) -> None:
+        """Continue where :meth:`state_dict` was taken."""
+        ...
+
+    def close(self) -> None:
+        """Release what the env holds."""
+        ...
+
+
+class ActorWorker:
+    """Acts in one environment; owns it and the noise of the actions.
+
+    Args:
+        env: the worlds, already reset.
+        actor_id: name of this actor in its rollouts.
+        network: sizes of the policy that snapshots hold.
+        seed: root seed of the run.
+        stream: (worker, restart); what tells actors of one run apart, as for the env.
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        actor_id: str,
+        *,
+        network: NetworkConfig,
+        seed: int,
+        stream: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.env = env
+        self.actor_id = actor_id
+        self.policy = ActorCritic(
+            env.policy_dim, env.critic_dim, action_dim=env.action_dim, config=network
+        )
+        self._version: int | None = None
+        key = np.random.SeedSequence(seed, spawn_key=(*stream, _NOISE_KEY, 0))
+        self._rng = np.random.Generator(np.random.PCG64(key))
+
+    @torch.no_grad()
+    def collect(self, snapshot: PolicySnapshot, horizon: int) -> Rollout:
+        """Act for ``horizon`` steps with one version of the policy.
+
+        Args:
+            snapshot: whose weights and statistics to act with; frozen for the whole rollout.
+            horizon: T.
+
+        Raises:
+            FerryError: the snapshot is of another network, or the policy's output is not finite.
+        """
+        if snapshot.version != self._version:
+            load_snapshot(self.policy, snapshot.state)
+            self._version = snapshot.version
+        env = self.env
+        shape = (horizon, env.num_envs)
+        obs = np.empty((horizon + 1, env.num_envs, env.policy_dim), dtype=np.float32)
+        critic_obs = np.empty((horizon + 1, env.num_envs, env.critic_dim), dtype=np.float32)
+        means = np.empty((*shape, env.action_dim), dtype=np.float32)
+        noise = self._rng.standard_normal((*shape, env.action_dim), dtype=np.float32)
+        log_std = self.policy.log_std.detach()
+        actions = noise * log_std.exp().numpy()  # the mean is added step by step
+        steps: list[StepResult] = []
+
+        seen = env.observation
+        obs[0], critic_obs[0] = seen["policy"], seen["critic"]
+        for t in range(horizon):
+            means[t] = self.policy.mean(torch.from_numpy(obs[t])).numpy()
+            actions[t] += means[t]
+            if not np.isfinite(actions[t]).all():
+                raise FerryError(
+                    f"actor {self.actor_id!r}: policy version {snapshot.version} gives actions "
+                    "that are not finite; resume from an older checkpoint"
+                )
+            # The env clips; the rollout keeps the action that the log-prob belongs to.
+            step = env.step(actions[t])
+            obs[t + 1], critic_obs[t + 1] = step.obs["policy"], step.obs["critic"]
+            steps.append(step)
+
+        log_probs = gaussian_log_prob(torch.from_numpy(actions), torch.from_numpy(means), log_std)
+        final_index, final_critic_obs = _final_rows(steps, env.critic_dim)
+        return Rollout(
+            obs=obs,
+            critic_obs=critic_obs,
+            actions=actions,
+            log_probs=log_probs.numpy(),
+            rewards=np.stack([s.reward for s in steps]),
+            terminated=np.stack([s.terminated for s in steps]),
+            truncated=np.stack([s.truncated for s in steps]),
+            final_index=final_index,
+            final_critic_obs=final_critic_obs,
+            policy_version=snapshot.version,
+            actor_id=self.actor_id,
+            episodes=tuple(e for s in steps for e in _episodes(s)),
+            reward_parts=_mean_parts(steps),
+        )
+
+    def state_dict(self) -> Arrays:
+        """Generator and env, as flat arrays: with them the next rollout is the same, bit by bit."""
+        out = {f"env.{name}": value for name, value in self.env.state_dict().items()}
+        out["noise"] = pack_streams([self._rng])
+        return out
+
+    def load_state_dict(self, state: Arrays) -> None:
+        """Continue where :meth:`state_dict` was taken.
+
+        Raises:
+            FerryError: a part is missing or of another size.
+        """
+        if "noise" not in state:
+            raise FerryError("actor state lacks 'noise', the state of its generator")
+        unpack_streams([self._rng], state["noise"].astype(np.uint64))
+        prefix = "env."
+        self.env.load_state_dict(
+            {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+        )
+
+
+def _final_rows(
+    steps: list[StepResult], critic_dim: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """(t, n) ``[K, 2]`` of cut episodes and the critic observations ``[K, C]`` they ended in."""
+    index = [np.empty((0, 2), dtype=np.int64)]
+    final = [np.empty((0, critic_dim), dtype=np.float32)]
+    for t, step in enumerate(steps):
+        if not len(step.final_ids):
+            continue
+        cut = (step.truncated & ~step.terminated)[step.final_ids]
+        ids = step.final_ids[cut]
+        index.append(np.stack([np.full_like(ids, t), ids], axis=1).astype(np.int64))
+        final.append(step.final_obs["critic"][cut])
+    return np.concatenate(index), np.concatenate(final)
+
+
+def _episodes(step: StepResult) -> list[EpisodeStats]:
+    others = [name for name in step.episode if name not in {"return", "length"}]
+    return [
+        EpisodeStats(
+            env=int(world),
+            total_reward=float(step.episode["return"][row]),
+            length=int(step.episode["length"][row]),
+            terminated=bool(step.terminated[world]),
+            values={name: float(step.episode[name][row]) for name in others},
+        )
+        for row, world in enumerate(step.final_ids)
+    ]
+
+
+def _mean_parts(steps: list[StepResult]) -> dict[str, float]:
+    names = steps[0].reward_parts
+    return {
+        name: float(np.mean([step.reward_parts[name].mean() for step in steps])) for name in names
+    }

@@ -1,0 +1,33 @@
+"""The contract of a training run's policy: written down once, from the run's own configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from real.contract import PolicyContract
+from real.spec import load_robot
+from sim.task import action_spec, observation_spec
+from training.run_config import RunConfig
+
+
+def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
+    """The contract of a run's policy.
+
+    Args:
+        config: the run's configuration.
+        meta: ``config_hash``, ``git_sha``, ``version``, and what goes into the provenance:
+            ``command``, ``seed``, ``step``.
+    """
+    robot = load_robot(config.robot)
+    told = {key: str(meta[key]) for key in ("command", "seed", "step", "training_s") if key in meta}
+    return PolicyContract.of_robot(
+        robot,
+        observation=observation_spec(config, robot),
+        action=action_spec(config, robot),
+        command=config.command.limits(),
+        config_hash=str(meta.get("config_hash", "")),
+        git_sha=str(meta.get("git_sha", "")),
+        policy_version=int(meta.get("version", 0)),
+        provenance={"task": config.name, **told},
+    )

@@ -1,0 +1,222 @@
+"""Scores policies on seeds that training never saw, through the controller that runs on the robot.
+
+N episodes are N worlds of one engine and N robots of one :class:`~deploy.controller.Controller`,
+safety filter included: what is scored is what would have moved the robot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from deploy.bundle import read_bundle
+from deploy.policy import OnnxPolicy, Policy
+from deploy.safety import Verdict
+from real.contract import PolicyContract, RobotContract
+from real.errors import FerryError
+from real.spec import load_robot
+from sim.task import EnvConfig
+from training.contract import run_contract
+from training.networks import ActorCritic
+from training.progress import ProgressFn, silent
+from training.run_config import RunConfig
+from training.run_folder import load_policy
+from training.scores import (
+    NEVER,
+    Interval,
+    fall_steps,
+    falls_per_minute,
+    mean_interval,
+    tracking,
+)
+from training.suites import (
+    Purpose,
+    episode_seeds,
+    find_suite,
+)
+from training.trial import Worlds, run_trial
+
+Float32 = NDArray[np.float32]
+
+#: Episodes that choose the best checkpoint: more would cost training time, fewer would choose by
+#: luck. Every checkpoint meets the same ones.
+SELECTION_EPISODES = 16
+
+
+class TorchPolicy:
+    """A policy in torch behind the same interface as a bundle, for runs that are not exported.
+
+    Args:
+        module: maps ``[N, D]`` raw observations to mean and log_std.
+        contract: what it is trained for.
+    """
+
+    def __init__(self, module: torch.nn.Module, contract: PolicyContract) -> None:
+        self.contract: PolicyContract = contract
+        self._module = module.eval()
+
+    @torch.no_grad()
+    def infer(self, observation: Float32) -> tuple[Float32, Float32]:
+        """See :class:`deploy.policy.Policy`."""
+        mean, log_std = self._module(torch.from_numpy(observation))
+        return mean.numpy(), log_std.numpy()
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One episode of an evaluation.
+
+    Attributes:
+        index: which; with the evaluation's seed it says everything the episode drew.
+        tracking: its score, in [0, 1].
+        fallen_s: when the robot fell [s], or None.
+        clamped_share: commands that the filter changed, of those while upright.
+    """
+
+    index: int
+    tracking: float
+    fallen_s: float | None
+    clamped_share: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores of a policy on a suite.
+
+    Attributes:
+        suite: its name.
+        episodes: how many.
+        seed: which set of episodes.
+        purpose: whether the episodes were for selection or for a report.
+        tracking: mean over episodes with its 95 % interval.
+        falls_per_minute: with its 95 % interval.
+        clamped_share: commands that the safety filter changed, of those while upright.
+        each: every episode.
+    """
+
+    suite: str
+    episodes: int
+    seed: int
+    purpose: Purpose
+    tracking: Interval
+    falls_per_minute: Interval
+    clamped_share: float
+    each: tuple[Episode, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """What JSON holds of it; keys are stable."""
+        return dataclasses.asdict(self)
+
+
+def evaluate(
+    policy: Policy,
+    config: EnvConfig | None,
+    *,
+    suite: str = "nominal",
+    episodes: int | None = None,
+    seed: int = 0,
+    purpose: Purpose = "report",
+    progress: ProgressFn | None = None,
+) -> Evaluation:
+    """Score a policy.
+
+    Args:
+        policy: from a bundle or a run.
+        config: its task; needed for suites with the task's own randomisation, and for robots that
+            are not among the shipped ones.
+        suite: key of :data:`training.suites.SUITES`.
+        episodes: how many; the suite's default if None.
+        seed: which set of episodes, >= 0.
+        purpose: selection and report never share an episode.
+        progress: told how far it is.
+
+    Raises:
+        FerryError: unknown suite, a number out of range, a robot that does not fit the policy.
+    """
+    chosen = find_suite(suite)
+    seeds = episode_seeds(seed, episodes or chosen.episodes, purpose=purpose)
+    robot = load_robot(policy.contract.robot if config is None else config.robot)
+    policy.contract.require_match(RobotContract.from_spec(robot))
+    with contextlib.closing(Worlds(chosen, robot, config=config, seeds=seeds)) as worlds:
+        run = run_trial(policy, worlds, progress=progress or silent)
+    dt, steps = robot.control_dt_s, run.command.shape[0]
+    fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=robot.fall_height_m, dt_s=dt)
+    scores = tracking(run.command, run.lin_vel_b, run.ang_vel_b, fallen_at=fallen, dt_s=dt)
+    upright = np.arange(steps)[:, None] < np.where(fallen == NEVER, steps, fallen)
+    clamped = (run.verdict == Verdict.CLAMPED) & upright
+    shares = clamped.sum(axis=0) / np.maximum(upright.sum(axis=0), 1)
+    return Evaluation(
+        suite=chosen.name,
+        episodes=len(seeds),
+        seed=seed,
+        purpose=purpose,
+        tracking=mean_interval(scores),
+        falls_per_minute=falls_per_minute(fallen, steps=steps, dt_s=dt),
+        clamped_share=float(clamped.sum() / max(int(upright.sum()), 1)),
+        each=tuple(
+            Episode(
+                index=i,
+                tracking=float(scores[i]),
+                fallen_s=None if fallen[i] == NEVER else float((fallen[i] + 1) * dt),
+                clamped_share=float(shares[i]),
+            )
+            for i in range(len(seeds))
+        ),
+    )
+
+
+def evaluate_path(
+    path: str | Path,
+    *,
+    suite: str = "nominal",
+    episodes: int | None = None,
+    seed: int = 0,
+    progress: ProgressFn | None = None,
+) -> Evaluation:
+    """Score a run folder's best policy, or a bundle, on the report seeds.
+
+    Raises:
+        FerryError: neither of the two, or see :func:`evaluate`.
+    """
+    path = Path(path)
+    config: EnvConfig | None = None
+    if path.is_dir():
+        loaded = load_policy(path)
+        config = loaded.config
+        policy: Policy = TorchPolicy(loaded.module, run_contract(loaded.config, loaded.meta))
+    elif path.is_file():
+        policy = OnnxPolicy(read_bundle(path))
+    else:
+        raise FerryError(f"there is no run folder or bundle {path}")
+    return evaluate(policy, config, suite=suite, episodes=episodes, seed=seed, progress=progress)
+
+
+def selection_scorer(
+    config: RunConfig, *, episodes: int = SELECTION_EPISODES
+) -> Callable[[ActorCritic], Mapping[str, Any]]:
+    """What a training run calls to choose its best checkpoint.
+
+    Always the same nominal episodes, none of which is ever reported.
+
+    Returns:
+        A function from a policy to a record with ``score`` and the evaluation's own keys.
+    """
+    contract = run_contract(config, {})
+
+    def score(module: ActorCritic) -> dict[str, Any]:
+        found = evaluate(
+            TorchPolicy(module, contract), config, episodes=episodes, purpose="selection"
+        )
+        record = found.as_json()
+        del record["each"]
+        return {"score": found.tracking.mean, **record}
+
+    return score

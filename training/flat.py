@@ -1,0 +1,110 @@
+"""All parameters of a module in one tensor: one Adam call and one norm instead of dozens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from real.errors import FerryError
+
+
+class FlatAdam:
+    """Adam on one flat vector of which all parameters of a module are views.
+
+    On networks of this size a third of the time of an optimiser step is the overhead of handling
+    14 small tensors one by one. The gradients are views of one vector too, so never set them to
+    None: call :meth:`zero_grad` of this class.
+
+    Args:
+        module: its parameters are moved, in place, into the flat vector; float32 on the CPU.
+        learning_rate: initial step size.
+    """
+
+    def __init__(self, module: nn.Module, *, learning_rate: float) -> None:
+        self.layout = tuple((n, tuple(p.shape)) for n, p in module.named_parameters())
+        parameters = list(module.parameters())
+        size = sum(p.numel() for p in parameters)
+        self.values = nn.Parameter(torch.empty(size))
+        self.grad = torch.zeros(size)
+        self.values.grad = self.grad
+        start = 0
+        for parameter in parameters:
+            part = slice(start, start + parameter.numel())
+            view = self.values.data[part].view_as(parameter)
+            view.copy_(parameter.data)
+            parameter.data = view
+            parameter.grad = self.grad[part].view_as(parameter)
+            start = part.stop
+        self._adam = torch.optim.Adam([self.values], lr=learning_rate, fused=True)
+        self._mean = torch.zeros(size)
+        self._square = torch.zeros(size)
+        self._count = torch.zeros(())
+        self._adam.state[self.values] = {
+            "step": self._count,
+            "exp_avg": self._mean,
+            "exp_avg_sq": self._square,
+        }
+
+    @property
+    def learning_rate(self) -> float:
+        """Step size of the next :meth:`step`."""
+        return self._adam.param_groups[0]["lr"]
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self._adam.param_groups[0]["lr"] = value
+
+    def zero_grad(self) -> None:
+        """Set all gradients to zero."""
+        self.grad.zero_()
+
+    def clip_grad(self, max_norm: float) -> float:
+        """Scale the gradient to at most ``max_norm``; return its norm before, maybe not finite."""
+        norm = float(torch.linalg.vector_norm(self.grad))
+        if norm > max_norm:
+            self.grad.mul_(max_norm / norm)
+        return norm
+
+    def step(self) -> None:
+        """One step of Adam along the present gradient."""
+        self._adam.step()
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        yield "values", self.values.data
+        yield "exp_avg", self._mean
+        yield "exp_avg_sq", self._square
+        yield "step", self._count
+
+    def save(self) -> dict[str, Tensor]:
+        """Copies of the parameters and of Adam's state."""
+        return {name: tensor.clone() for name, tensor in self._tensors()}
+
+    def restore(self, saved: dict[str, Tensor]) -> None:
+        """Go back to what :meth:`save` gave, parameters included."""
+        for name, tensor in self._tensors():
+            tensor.copy_(saved[name])
+
+    def state_dict(self) -> dict[str, NDArray[np.float32]]:
+        """Adam's state without the parameters; the step size is not part of it."""
+        return {n: t.numpy().copy() for n, t in self._tensors() if n != "values"}
+
+    def load_state_dict(self, state: dict[str, NDArray[np.float32]]) -> None:
+        """Restore what :meth:`state_dict` gave.
+
+        Raises:
+            FerryError: it belongs to a network of another size.
+        """
+        for name, tensor in self._tensors():
+            if name == "values":
+                continue
+            found = state.get(name)
+            if found is None or found.shape != tuple(tensor.shape):
+                raise FerryError(
+                    f"optimiser state {name!r} has shape {None if found is None else found.shape},"
+                    f" expected {tuple(tensor.shape)}: it belongs to another network"
+                )
+            tensor.copy_(torch.from_numpy(np.array(found)))

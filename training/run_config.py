@@ -1,0 +1,102 @@
+"""The configuration of a training run: a task file with its ``training`` section understood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from real.config import Config, config_dict, load_config
+from sim.task import EnvConfig
+from training.networks import NetworkConfig
+from training.ppo import PpoConfig
+from training.symmetry import SymmetryConfig
+
+
+class RunLength(Config):
+    """How long to train and how often to look. These may change when a run is resumed."""
+
+    steps: int = Field(
+        default=20_000_000, ge=1, description="stop after as many control steps of all worlds"
+    )
+    minutes: float | None = Field(
+        default=None, gt=0.0, description="stop after this wall time, evaluation included [min]"
+    )
+    evaluate_every: int = Field(
+        default=150, ge=0, description="iterations between evaluations; 0 = at the end only"
+    )
+    checkpoint_every: int = Field(default=50, ge=1, description="iterations between checkpoints")
+    keep: int = Field(default=3, ge=1, description="newest checkpoints kept, besides the best")
+    threads: int = Field(default=0, ge=0, description="threads of the learner; 0 = all CPUs")
+
+
+class TrainingConfig(Config):
+    """The ``training`` section of a task file."""
+
+    seed: int = Field(default=0, ge=0, description="root seed of everything random in the run")
+    horizon: int = Field(default=24, ge=1, description="T, control steps per rollout and update")
+    network: NetworkConfig = NetworkConfig()
+    ppo: PpoConfig = PpoConfig()
+    symmetry: SymmetryConfig = SymmetryConfig()
+    run: RunLength = RunLength()
+
+
+class RunConfig(EnvConfig):
+    """A task file as the trainer reads it."""
+
+    # The simulator passes the section through unread; here it has a type.
+    training: TrainingConfig = TrainingConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+#: Where two configurations may differ and still be the same run.
+MAY_DIFFER = ("training.run.", "sim.threads")
+
+
+def load_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a task file by name (``a1_walk``) or path, with its training section.
+
+    Args:
+        path: name in ``configs`` or a file.
+        overrides: ``"a.b.c=value"``.
+
+    Raises:
+        ConfigError: one line per mistake, with file and line.
+    """
+    return load_config(RunConfig, path, overrides=overrides)
+
+
+def with_limits(config: RunConfig, *, minutes: float | None, steps: int | None) -> RunConfig:
+    """The configuration with the limits given on the command line; None leaves one as it is."""
+    given = {"minutes": minutes, "steps": steps}
+    update = {name: value for name, value in given.items() if value is not None}
+    run = config.training.run.model_copy(update=update)
+    training = config.training.model_copy(update={"run": run})
+    return config.model_copy(update={"training": training})
+
+
+def differences(stored: RunConfig, given: RunConfig) -> list[str]:
+    """What keeps ``given`` from continuing a run of ``stored``: one line per value, by its key."""
+    old, new = _flat(config_dict(stored)), _flat(config_dict(given))
+    return [
+        f"{key}: the run has {_shown(old, key)}, given is {_shown(new, key)}"
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not key.startswith(MAY_DIFFER)
+    ]
+
+
+def _flat(value: object, path: str = "") -> dict[str, object]:
+    """Leaves by dotted key; lists are leaves. The order of keys is one more leaf.
+
+    The order of observation terms is the order of the network's inputs.
+    """
+    if isinstance(value, dict) and value:
+        out: dict[str, object] = {f"{path} (order)": list(value)} if path else {}
+        for key, part in value.items():
+            out.update(_flat(part, f"{path}.{key}" if path else str(key)))
+        return out
+    return {path: value}
+
+
+def _shown(leaves: dict[str, object], key: str) -> str:
+    return repr(leaves[key]) if key in leaves else "nothing"

@@ -1,0 +1,165 @@
+"""N robots through the episodes of a suite: the physics, the controller, and what they did."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.controller import Controller
+from deploy.policy import Policy
+from deploy.safety import SafetySettings
+from real.errors import FerryError
+from real.frames import tilt
+from real.signals import JointCommand, RobotState
+from real.spec import RobotSpec
+from sim.engine import Engine, InitialState, WorldState
+from sim.mujoco_engine import MujocoEngine
+from sim.randomize import Randomizer, delay_max_s
+from sim.sensors import Sensors
+from sim.task import EnvConfig, draw_start
+from training.progress import ProgressFn
+from training.suites import EpisodeSeeds, Suite, episode_commands, generators
+
+Array = NDArray[np.float64]
+
+#: Robots of an evaluation start in their default pose, so they need no ramp. Everything else is
+#: what a robot has by default.
+SAFETY = SafetySettings(ramp_s=0.0)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What N robots did in T control steps.
+
+    Attributes:
+        command: ``[T, N, 3]``.
+        lin_vel_b: ``[T, N, 3]`` true velocity at the end of each step [m/s].
+        ang_vel_b: ``[T, N, 3]`` [rad/s].
+        tilt_rad: ``[T, N]``; NaN where the physics diverged.
+        height_m: ``[T, N]`` height of the base [m].
+        verdict: ``[T, N]`` :class:`~deploy.safety.Verdict` values.
+    """
+
+    command: Array
+    lin_vel_b: Array
+    ang_vel_b: Array
+    tilt_rad: Array
+    height_m: Array
+    verdict: NDArray[np.int8]
+
+
+class Worlds:
+    """The simulated robots of a suite: an engine and, where the suite has it, the task's noise.
+
+    Args:
+        suite: which physics, and whether the task's randomisation applies.
+        robot: the robot.
+        config: its task, for suites with randomisation.
+        seeds: of every episode.
+
+    Raises:
+        FerryError: the suite needs a task and there is none.
+    """
+
+    def __init__(
+        self, suite: Suite, robot: RobotSpec, *, config: EnvConfig | None, seeds: EpisodeSeeds
+    ) -> None:
+        self.suite = suite
+        self.seeds = seeds
+        self._rows = np.arange(len(seeds))
+        self._first = InitialState.default(robot, len(seeds))
+        self._randomizer: Randomizer | None = None
+        self._sensors: Sensors | None = None
+        if not suite.randomized:
+            self._engine: Engine = _engine(suite, robot, len(seeds))
+            return
+        if config is None:
+            raise FerryError(
+                f"suite {suite.name!r} needs the task's own randomisation, which a bundle does not "
+                "carry; evaluate the run folder"
+            )
+        delay = delay_max_s(config.randomize)
+        engine = MujocoEngine(robot, len(seeds), threads=config.sim.threads, delay_max_s=delay)
+        self._engine = engine
+        self._randomizer = Randomizer(
+            config.randomize,
+            engine,
+            control_dt_s=robot.control_dt_s,
+            rngs=generators(seeds, "domain"),
+        )
+        self._sensors = Sensors(
+            config.sensors,
+            len(seeds),
+            generators(seeds, "sensor"),
+            joints=len(robot.joints),
+        )
+        self._first = draw_start(config.start, robot, generators(seeds, "start"))
+
+    def start(self) -> RobotState:
+        """Begin all episodes; what the sensors then report."""
+        if self._randomizer is not None:
+            self._randomizer.draw(self._rows)
+        self._engine.reset(self._rows, self._first)
+        if self._sensors is not None:
+            self._sensors.reset(self._rows)
+        return self._sensed(self._engine.state())
+
+    def step(self, command: JointCommand) -> tuple[RobotState, WorldState]:
+        """One control period; what the sensors report after it, and what is true."""
+        if self._randomizer is not None:
+            self._randomizer.before_step()
+        self._engine.apply(command)
+        truth = self._engine.state()
+        return self._sensed(truth), truth
+
+    def close(self) -> None:
+        """Release the engine."""
+        self._engine.close()
+
+    def _sensed(self, truth: WorldState) -> RobotState:
+        return truth.robot if self._sensors is None else self._sensors.sense(truth.robot)
+
+
+def _engine(suite: Suite, robot: RobotSpec, num: int) -> Engine:
+    if suite.engine == "mujoco":
+        return MujocoEngine(robot, num)
+    from sim.pybullet_engine import PyBulletEngine  # an extra of its own
+
+    return PyBulletEngine(robot, num)
+
+
+def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajectory:
+    """Let a policy drive the robots of a suite through their episodes, all at once.
+
+    Raises:
+        FerryError: a robot cannot be armed, or policy or filter raised.
+    """
+    contract, seeds = policy.contract, worlds.seeds
+    dt, num = contract.control_dt_s, len(seeds)
+    steps = round(worlds.suite.episode_s / dt)
+    command = episode_commands(contract.command, generators(seeds, "command"), steps=steps, dt_s=dt)
+    lin_vel, ang_vel = np.empty((steps, num, 3)), np.empty((steps, num, 3))
+    tilted, height = np.empty((steps, num)), np.empty((steps, num))
+    verdict = np.empty((steps, num), dtype=np.int8)
+    controller = Controller(policy, num, settings=SAFETY)
+    state = worlds.start()
+    refused = controller.arm(_now_ns(state), state)
+    if refused:
+        raise FerryError(f"the robot cannot be armed: {'; '.join(map(str, refused))}")
+    for step in range(steps):
+        tick = controller.tick(_now_ns(state), state, command[step])
+        if tick.errors:
+            raise FerryError(f"{tick.errors[0]}")
+        state, truth = worlds.step(tick.command)
+        lin_vel[step], ang_vel[step] = truth.lin_vel_b, truth.robot.gyro_b
+        tilted[step] = np.where(truth.diverged, np.nan, tilt(truth.robot.quat_wb))
+        height[step] = truth.position_w[:, 2]
+        verdict[step] = tick.verdict
+        progress(step + 1, steps)
+    return Trajectory(command, lin_vel, ang_vel, tilted, height, verdict)
+
+
+def _now_ns(state: RobotState) -> int:
+    return int(state.stamp_ns.max())
