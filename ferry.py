@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -24,29 +23,13 @@ from real.errors import FerryError
 if TYPE_CHECKING:
     from training.demo import DemoResult
 
-#: Which pip extra brings a package that the base install leaves out.
+#: Packages that the base install leaves out, by the pip extra that brings them.
 EXTRAS: Mapping[str, str] = {
-    "torch": "train",
-    "mujoco": "train",
-    "onnx": "train",
-    "gymnasium": "train",
-    "safetensors": "train",
-    "tensorboard": "train",
-    "matplotlib": "train",
-    "scipy": "train",
-    "pandas": "train",
-    "PIL": "train",
-    "pybullet": "pybullet",
-    "pybullet_data": "pybullet",
-    "rclpy": "ros",
-    "sensor_msgs": "ros",
-    "geometry_msgs": "ros",
-    "std_msgs": "ros",
-    "std_srvs": "ros",
-    "nav_msgs": "ros",
-    "diagnostic_msgs": "ros",
-    "rosgraph_msgs": "ros",
-    "ray": "cluster",
+    "train": "torch mujoco onnx gymnasium safetensors tensorboard scipy matplotlib PIL",
+    "pybullet": "pybullet pybullet_data",
+    "ros": "rclpy builtin_interfaces diagnostic_msgs geometry_msgs nav_msgs rosgraph_msgs "
+    "sensor_msgs std_msgs std_srvs",
+    "cluster": "ray",
 }
 
 
@@ -57,24 +40,24 @@ class _FrontDoor(TyperGroup):
         try:
             return super().invoke(ctx)
         except FerryError as error:
-            _stderr(f"error: {error}")
+            typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from error
         except ModuleNotFoundError as error:
-            package = (error.name or "").partition(".")[0]
-            if package not in EXTRAS:
+            hint = missing_package((error.name or "").partition(".")[0])
+            if hint is None:
                 raise
-            _stderr(missing_package(package))
+            typer.echo(f"error: {hint}", err=True)
             raise typer.Exit(2) from error
 
 
-def missing_package(package: str) -> str:
-    """The sentence for a command that needs a package which is not installed."""
-    extra = EXTRAS[package]
-    line = f"error: this command needs {package!r}, which is not installed: "
-    line += f"pip install 'ferry[{extra}]'"
-    if extra == "ros":
-        line += " (x86-64), or source your ROS 2 installation's setup.bash"
-    return line
+def missing_package(package: str) -> str | None:
+    """What to install for a package that is not there; None if no extra brings it."""
+    for extra, packages in EXTRAS.items():
+        if package in packages.split():
+            return (
+                f"{package} is not installed; this command needs it: pip install 'ferry[{extra}]'"
+            )
+    return None
 
 
 app = typer.Typer(
@@ -102,7 +85,9 @@ JsonFile = Annotated[
 def _setup(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log what happens.")] = False,
 ) -> None:
-    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    from training.progress import TERMINAL
+
+    handler = RichHandler(console=TERMINAL, show_path=False)
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(level=level, format="%(name)s: %(message)s", handlers=[handler])
 
@@ -116,7 +101,9 @@ def demo(
     compare: Annotated[
         bool, typer.Option(help="Also train without randomisation: takes twice the time.")
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for everything made.")] = Path("runs/demo"),
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for everything made; else a new one in runs/.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training run.")] = 0,
 ) -> None:
     """Train A1 in MuJoCo, then walk it in PyBullet over ROS 2, and write report.html.
@@ -125,8 +112,10 @@ def demo(
     """
     from training.demo import run_demo
     from training.progress import bar
+    from training.run_folder import new_run_dir
 
-    result = run_demo(out, minutes=minutes, compare=compare, seed=seed, stage=bar)
+    folder = out or new_run_dir("demo")
+    result = run_demo(folder, minutes=minutes, compare=compare, seed=seed, stage=bar)
     _write_json(result.as_json(), json_file)
     _print_demo(result, to_stderr=_is_stdout(json_file))
 
@@ -135,9 +124,7 @@ def demo(
 def train(
     config: Annotated[str, typer.Argument(help="A task file or shipped name, e.g. a1_walk.")],
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/<name>-<time> if not given.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; else a new one in runs/.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the run folder's newest state.")] = False,
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Stop after this long.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Stop after as many env steps.")] = None,
@@ -146,6 +133,7 @@ def train(
 
     Example: `ferry train a1_walk --set training.seed=3 --minutes 10 --out runs/a1`
     """
+    from training.evaluator import selection_scorer
     from training.progress import bar
     from training.train import load_run_config, new_run_dir
     from training.train import train as run
@@ -154,19 +142,27 @@ def train(
     folder = out or new_run_dir(run_config.name)
     with bar("training") as progress:
         result = run(
-            run_config, folder, resume=resume, minutes=minutes, steps=steps, progress=progress
+            run_config,
+            folder,
+            resume=resume,
+            minutes=minutes,
+            steps=steps,
+            evaluate=selection_scorer(run_config),
+            progress=progress,
         )
-    best = "not evaluated" if result.best_score is None else f"{result.best_score:.3f}"
     _print_table(
         "Training",
         {
             "run folder": str(result.run_dir),
             "time": f"{result.training_s:.0f} s",
             "env steps": f"{result.steps:,}",
-            "best tracking": best,
-            "next": f"ferry evaluate {result.run_dir} --suite nominal",
+            "best tracking": "-" if result.best_score is None else f"{result.best_score:.3f}",
         },
     )
+    if result.interrupted:
+        typer.echo(f"go on: ferry train {config} --out {folder} --resume")
+        raise typer.Exit(130)
+    typer.echo(f"next: ferry evaluate {folder} --suite pybullet")
 
 
 @app.command()
@@ -185,9 +181,7 @@ def evaluate(
     from training.progress import bar
 
     with bar(f"evaluating: {suite}") as progress:
-        result = evaluate_path(
-            policy, suite=suite, episodes=episodes, seed=seed, progress=progress
-        )
+        result = evaluate_path(policy, suite=suite, episodes=episodes, seed=seed, progress=progress)
     _write_json(result.as_json(), json_file)
     tracking, falls = result.tracking, result.falls_per_minute
     _print_table(
@@ -197,6 +191,7 @@ def evaluate(
             "seed": str(result.seed),
             "tracking (95 %)": f"{tracking.mean:.3f} [{tracking.low:.3f}, {tracking.high:.3f}]",
             "falls per minute (95 %)": f"{falls.mean:.2f} [{falls.low:.2f}, {falls.high:.2f}]",
+            "commands clamped": f"{100.0 * result.clamped_share:.1f} %",
         },
         to_stderr=_is_stdout(json_file),
     )
@@ -206,7 +201,7 @@ def evaluate(
 def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Option(help="The bundle to write.")],
-    which: Annotated[str, typer.Option(help="best or latest checkpoint.")] = "best",
+    which: Annotated[Literal["best", "latest"], typer.Option(help="Which checkpoint.")] = "best",
 ) -> None:
     """Write a run's policy as one ONNX bundle, refused if torch and ONNX Runtime differ.
 
@@ -218,13 +213,13 @@ def export(
     _print_table(
         "Bundle",
         {
-            "file": str(out),
-            "size": f"{out.stat().st_size / 1024:.0f} KiB",
+            "file": str(report.path),
+            "size": f"{report.size_bytes / 1024:.0f} KiB",
             "sha256": report.sha256,
-            "torch - ONNX, largest": f"{report.max_error:.1e}",
-            "next": f"ferry deploy {out} --robot sim:pybullet --seconds 60",
+            "torch - ONNX": f"{report.max_error:.1e} at most, {report.observations} observations",
         },
     )
+    typer.echo(f"next: ferry deploy {report.path} --robot sim:pybullet --seconds 60")
 
 
 @app.command()
@@ -238,8 +233,7 @@ def inspect(
     from deploy.bundle import read_bundle
 
     read = read_bundle(bundle)
-    contract = read.contract
-    command = contract.command
+    contract, command = read.contract, read.contract.command
     ranges = zip(command.names, command.low, command.high, command.units, strict=True)
     _print_table(
         str(bundle),
@@ -249,11 +243,11 @@ def inspect(
             "joints": ", ".join(contract.joint_names),
             "observation": ", ".join(f"{t.name}[{t.dim}]" for t in contract.observation.terms),
             "action": f"{contract.action.kind}[{contract.action.dim}]",
-            "command": ", ".join(f"{n} {low:g}..{high:g} {u}" for n, low, high, u in ranges),
+            "takes": ", ".join(f"{n} {low:g}..{high:g} {u}" for n, low, high, u in ranges),
             "policy version": str(contract.policy_version),
             "commit": contract.git_sha,
             "config hash": contract.config_hash,
-            **{k: str(v) for k, v in contract.provenance.items()},
+            **contract.provenance,
             "sha256": read.sha256,
         },
     )
@@ -277,12 +271,14 @@ def deploy(
     Example: `ferry deploy policy.onnx --robot sim:pybullet --seconds 60 --record walk.mcap`
     """
     from deploy.supervisor import deploy as run
-    from training.progress import bar
+    from training.progress import bar, say
 
     with bar(f"running {robot}") as progress:
-        report = run(bundle, robot, seconds=seconds, record=record, progress=progress)
-    _print_table(f"{bundle} on {robot}", report.rows())
-    if not report.ok:
+        result = run(
+            bundle, robot, seconds=seconds, record=record, on_status=say, progress=progress
+        )
+    _print_table(f"{bundle} on {robot}", result.rows())
+    if not result.ok:
         raise typer.Exit(1)
 
 
@@ -305,7 +301,8 @@ def bench_sim(
     if as_json:
         print(json.dumps(result))
         return
-    _print_table("Simulation speed", {k: f"{v:,.3g}" for k, v in result.items()})
+    shown = {k: f"{v:,.3f}" if isinstance(v, float) else str(v) for k, v in result.items()}
+    _print_table("Simulation speed", shown)
 
 
 def _print_demo(result: DemoResult, *, to_stderr: bool) -> None:
@@ -316,7 +313,8 @@ def _print_demo(result: DemoResult, *, to_stderr: bool) -> None:
     for row in result.table_rows():
         table.add_row(*row)
     console.print(table)
-    console.print(f"report: {result.report}", soft_wrap=True)
+    # Unlike a table, never wrapped: paths and commands are there to be copied.
+    typer.echo(f"report: {result.report}", err=to_stderr)
 
 
 def _print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False) -> None:
@@ -341,10 +339,6 @@ def _write_json(data: Mapping[str, Any], file: Path | None) -> None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text + "\n")
-
-
-def _stderr(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def main() -> None:

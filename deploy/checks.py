@@ -124,8 +124,8 @@ class StateBounds:
     """Numbers that the checks of a state hold it against.
 
     Attributes:
-        state_age_s: oldest acceptable state [s].
-        ahead_s: how far stamps may lie in the future [s]; more means that a clock was set back.
+        state_age_ns: oldest acceptable state [ns].
+        ahead_ns: how far stamps may lie in the future [ns]; more means that a clock was set back.
         min_upright: cosine of the largest tilt; None where the base cannot fall.
         q_min: ``[A]`` lowest believable position [rad or m].
         q_max: ``[A]`` highest.
@@ -133,8 +133,8 @@ class StateBounds:
         jump_slack: ``[A]`` allowance on it [rad or m]; infinite where jumps are not looked for.
     """
 
-    state_age_s: float
-    ahead_s: float
+    state_age_ns: int
+    ahead_ns: int
     min_upright: float | None
     q_min: Array
     q_max: Array
@@ -173,7 +173,7 @@ def state_faults(
     bounds: StateBounds,
     last_q: Array | None = None,
     last_ns: NDArray[np.int64] | None = None,
-) -> tuple[Fault, ...]:
+) -> list[Fault]:
     """What is wrong with the states of N robots.
 
     Args:
@@ -184,37 +184,42 @@ def state_faults(
         last_q: ``[N, A]`` the same one state earlier, NaN where there was none.
         last_ns: ``[N]`` stamps of that state [ns].
     """
+    # The details below are computed when somebody reads them: no name may be used twice.
     found: list[Fault] = []
     finite = finite_state(state)
     if not finite.all():
         found.append(Fault(Check.STATE_NOT_FINITE, ~finite, True, lambda: _not_finite(state, q)))
-    age = _seconds(now_ns - state.stamp_ns)
-    old = (age > bounds.state_age_s) | (age < -bounds.ahead_s)
+    age = now_ns - state.stamp_ns
+    old = (age > bounds.state_age_ns) | (age < -bounds.ahead_ns)
     if old.any():
-        limit = np.where(age < 0.0, -bounds.ahead_s, bounds.state_age_s).astype(np.float64)
-        found.append(Fault(Check.STATE_STALE, old, True, lambda: (old, age, limit)))
+        oldest = np.where(age < 0, -bounds.ahead_ns, bounds.state_age_ns)
+        found.append(
+            Fault(Check.STATE_STALE, old, True, lambda: (old, _seconds(age), _seconds(oldest)))
+        )
     if bounds.min_upright is not None:
         cosine = upright(state.quat_wb)
         fallen = ~(cosine >= bounds.min_upright) & finite
         if fallen.any():
-            limit = np.array(math.acos(bounds.min_upright))
+            steepest = np.array(math.acos(bounds.min_upright))
             tilt: Array = np.arccos(np.clip(cosine, -1.0, 1.0))
-            found.append(Fault(Check.FALL, fallen, True, lambda: (fallen, tilt, limit)))
+            found.append(Fault(Check.FALL, fallen, True, lambda: (fallen, tilt, steepest)))
     below, above = q < bounds.q_min, q > bounds.q_max
     outside = below | above
     if outside.any():
+        outside &= np.isfinite(q)  # infinity is another fault
         bound = np.where(below, bounds.q_min, bounds.q_max)
-        rows = _any_joint(outside)
-        found.append(Fault(Check.OUTSIDE, rows, True, lambda: (outside, q, bound)))
+        found.append(Fault(Check.OUTSIDE, _any_joint(outside), True, lambda: (outside, q, bound)))
     if last_q is not None and last_ns is not None:
-        moved = np.abs(q - last_q)
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            moved = np.abs(q - last_q)
         elapsed = _seconds(np.maximum(state.stamp_ns - last_ns, 0))[:, None]
         allowed = bounds.jump_rate * elapsed + bounds.jump_slack
-        jumped = moved > allowed  # false where either is NaN: reported as not finite, or the first
+        # False where either is NaN: the first state, or one that is reported as not finite.
+        jumped = (moved > allowed) & (moved < np.inf)
         if jumped.any():
             rows = _any_joint(jumped)
             found.append(Fault(Check.JUMP, rows, True, lambda: (jumped, moved, allowed)))
-    return tuple(found)
+    return found
 
 
 def _seconds(nanoseconds: NDArray[np.int64]) -> Array:
@@ -244,14 +249,14 @@ class CommandBounds:
     """Numbers that the checks of a command hold it against.
 
     Attributes:
-        command_age_s: oldest acceptable command, counted from the state it answers [s].
-        ahead_s: how far stamps may lie in the future [s].
+        command_age_ns: oldest acceptable command, counted from the state it answers [ns].
+        ahead_ns: how far stamps may lie in the future [ns].
         low: ``[A]`` a target below this is no target but a defect [rad or m].
         high: ``[A]`` a target above this.
     """
 
-    command_age_s: float
-    ahead_s: float
+    command_age_ns: int
+    ahead_ns: int
     low: Array
     high: Array
 
@@ -263,7 +268,7 @@ def command_faults(
     *,
     running: Mask,
     bounds: CommandBounds,
-) -> tuple[Fault, ...]:
+) -> list[Fault]:
     """What is wrong with the commands of the robots that execute them.
 
     Args:
@@ -275,18 +280,20 @@ def command_faults(
         bounds: what is acceptable.
     """
     found: list[Fault] = []
-    age = _seconds(now_ns - stamp_ns)
-    old = ((age > bounds.command_age_s) | (age < -bounds.ahead_s)) & running
+    age = now_ns - stamp_ns
+    old = ((age > bounds.command_age_ns) | (age < -bounds.ahead_ns)) & running
     if old.any():
-        limit = np.where(age < 0.0, -bounds.ahead_s, bounds.command_age_s).astype(np.float64)
-        found.append(Fault(Check.COMMAND_STALE, old, True, lambda: (old, age, limit)))
+        limit = np.where(age < 0, -bounds.ahead_ns, bounds.command_age_ns)
+        found.append(
+            Fault(Check.COMMAND_STALE, old, True, lambda: (old, _seconds(age), _seconds(limit)))
+        )
     if command is None:
-        return tuple(found)
+        return found
     target = command.q_des
     # NaN fails both comparisons, so one test finds all three kinds of bad target.
     bad = ~((target >= bounds.low) & (target <= bounds.high)) & running[:, None]
     if not bad.any():
-        return tuple(found)
+        return found
     finite = np.isfinite(target)
     broken, wild = bad & ~finite, bad & finite
     if broken.any():
@@ -296,4 +303,4 @@ def command_faults(
         bound = np.where(target < bounds.low, bounds.low, bounds.high)
         rows = _any_joint(wild)
         found.append(Fault(Check.COMMAND_IMPLAUSIBLE, rows, False, lambda: (wild, target, bound)))
-    return tuple(found)
+    return found

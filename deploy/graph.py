@@ -26,9 +26,10 @@ SIMULATORS = {
 }
 LOOPBACK = "real.loopback:LoopbackRobot"
 
-#: Silence until the safe stop. A simulation shares two cores with whatever else its user runs, and
-#: then pauses of 100 ms are ordinary; a robot computer must not have them.
-HARDWARE_PERIODS, SIMULATION_PERIODS = 3.0, 10.0
+#: Control periods of silence until a simulated robot is stopped; hardware gets three. A simulation
+#: shares its cores with whatever else its user runs, and then pauses of 100 ms are ordinary; a
+#: robot computer must not have them.
+SIMULATION_PERIODS = 10.0
 
 #: Set by the supervisor: nodes then write one JSON line per event on standard output, and stop
 #: when their standard input ends.
@@ -105,7 +106,9 @@ class NodeSpec:
 def _yaml(value: Parameter) -> str:
     """A value as ROS reads it: YAML, where only quotes keep a text from becoming a number."""
     if isinstance(value, float):
-        return repr(value) if "." in repr(value) else f"{value:.1f}"
+        # ROS reads "1e-07" as a text; "1.0e-07" is a number.
+        mantissa, e, exponent = repr(value).partition("e")
+        return mantissa + ("" if "." in mantissa else ".0") + e + exponent
     return json.dumps(value)
 
 
@@ -131,9 +134,11 @@ def graph(
     robot_name: str,
     schedule: Path | None = None,
     repeat: bool = False,
+    arm_timeout_s: float = 30.0,
     report: Path | None = None,
     record: Path | None = None,
     metadata: Mapping[str, str] | None = None,
+    safety_settings: Path | None = None,
     twist_stamped: bool = False,
     publish_clock: bool = False,
     watchdog_periods: float | None = None,
@@ -147,53 +152,42 @@ def graph(
         robot_name: robot file, by name or path.
         schedule: what an operator node plays; without one a person arms and drives.
         repeat: begin the schedule anew at its end.
+        arm_timeout_s: how long the operator node tries to arm [s].
         report: file that the operator node writes at its end.
         record: MCAP file to record to.
         metadata: texts kept in the recording.
+        safety_settings: YAML file of :class:`deploy.safety.SafetySettings`.
         twist_stamped: ``/cmd_vel`` is a TwistStamped.
         publish_clock: the robot publishes ``/clock``.
-        watchdog_periods: control periods of silence until the safe stop, in both watchdogs; None:
-            :data:`HARDWARE_PERIODS`, or :data:`SIMULATION_PERIODS` where nothing real can move.
+        watchdog_periods: control periods of silence until the safe stop, for both watchdogs and
+            the ages of states and commands; None: the nodes' own, or :data:`SIMULATION_PERIODS`
+            where nothing real can move.
         domain_id: of DDS; None takes a free one for a simulated robot, and the environment's for
             hardware.
     """
-    if watchdog_periods is None:
-        watchdog_periods = SIMULATION_PERIODS if robot.simulated else HARDWARE_PERIODS
+    if watchdog_periods is None and robot.simulated:
+        watchdog_periods = SIMULATION_PERIODS
     file = str(bundle.absolute())
     nodes: list[NodeSpec] = []
     if schedule is not None:
-        parameters: dict[str, Parameter] = {
-            "schedule": str(schedule.absolute()),
-            "repeat": repeat,
-        }
-        if report is not None:
-            parameters["report"] = str(report.absolute())
-        nodes.append(NodeSpec("operator_node", "deploy.operator_node", parameters, finishes=True))
-    nodes.append(
-        NodeSpec(
-            "policy_node", "deploy.policy_node", {"bundle": file, "twist_stamped": twist_stamped}
+        nodes.append(
+            _operator(schedule, repeat, arm_timeout_s, twist_stamped=twist_stamped, report=report)
         )
-    )
-    nodes.append(
-        NodeSpec(
-            "safety_node",
-            "deploy.safety_node",
-            {"bundle": file, "watchdog_periods": watchdog_periods},
-        )
-    )
-    nodes.append(
-        NodeSpec(
-            "robot_node",
-            "deploy.robot_node",
-            {
-                "robot": robot_name,
-                "plugin": robot.plugin,
-                "plugin_options": json.dumps(dict(robot.options)),
-                "publish_clock": publish_clock,
-                "command_timeout_periods": watchdog_periods,
-            },
-        )
-    )
+    policy: dict[str, Parameter] = {"bundle": file, "twist_stamped": twist_stamped}
+    nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
+    safety: dict[str, Parameter] = {"bundle": file}
+    if safety_settings is not None:
+        safety["safety_settings"] = str(safety_settings.absolute())
+    driver: dict[str, Parameter] = {
+        "robot": robot_name,
+        "plugin": robot.plugin,
+        "plugin_options": json.dumps(dict(robot.options)),
+        "publish_clock": publish_clock,
+    }
+    if watchdog_periods is not None:
+        safety["watchdog_periods"] = driver["command_timeout_periods"] = watchdog_periods
+    nodes.append(NodeSpec("safety_node", "deploy.safety_node", safety))
+    nodes.append(NodeSpec("robot_node", "deploy.robot_node", driver))
     if record is not None:
         recorder: dict[str, Parameter] = {
             "path": str(record.absolute()),
@@ -206,6 +200,25 @@ def graph(
         environment=_environment(simulated=robot.simulated, domain_id=domain_id),
         simulated=robot.simulated,
     )
+
+
+def _operator(
+    schedule: Path,
+    repeat: bool,
+    arm_timeout_s: float,
+    *,
+    twist_stamped: bool,
+    report: Path | None,
+) -> NodeSpec:
+    parameters: dict[str, Parameter] = {
+        "schedule": str(schedule.absolute()),
+        "repeat": repeat,
+        "arm_timeout_s": arm_timeout_s,
+        "twist_stamped": twist_stamped,
+    }
+    if report is not None:
+        parameters["report"] = str(report.absolute())
+    return NodeSpec("operator_node", "deploy.operator_node", parameters, finishes=True)
 
 
 def _environment(*, simulated: bool, domain_id: int | None) -> dict[str, str]:

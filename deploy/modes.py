@@ -153,9 +153,9 @@ class ModeMachine:
 
     def advance(self, now_ns: int) -> None:
         """Let robots whose ramp is over run."""
-        done = self.ramping & (now_ns - self._start_ns >= self._ramp_ns)
-        if done.any():
-            self.fire(Event.RAMPED, done)
+        ramping = self.ramping
+        if ramping.any():
+            self.fire(Event.RAMPED, ramping & (now_ns - self._start_ns >= self._ramp_ns))
 
     def ramp_target(self, now_ns: int) -> Array:
         """``[N, A]`` where a ramping robot should be now [rad or m].

@@ -73,6 +73,20 @@ class FerryNode(Node):
         # `-p robot:=1` arrives as a number, although a name was meant.
         return "" if value is None else str(value)
 
+    def needed(self, name: str, doc: str) -> str:
+        """Declare and read a text parameter that must be given.
+
+        Raises:
+            FerryError: it is absent or empty.
+        """
+        value = self.text(name, "", doc)
+        if not value:
+            raise FerryError(
+                f"{self.get_name()}: parameter {name} is missing ({doc}); "
+                f"give --ros-args -p {name}:=..."
+            )
+        return value
+
     def number(self, name: str, default: float, doc: str, *, low: float, high: float) -> float:
         """Declare and read a number; an integer is as good as a float.
 
@@ -113,9 +127,10 @@ class FerryNode(Node):
 
     # ------------------------------------------------------------------ topics and timers
 
-    def publish_on(self, topic: str) -> Any:
+    def publish_on(self, topic: str, *, type_: type | None = None) -> Any:
         """Publisher on a topic of the wire, with its type and QoS."""
-        return self.create_publisher(TOPICS[topic], topic, LATCH if topic in LATCHED else PUBLISH)
+        qos = LATCH if topic in LATCHED else PUBLISH
+        return self.create_publisher(type_ or TOPICS[topic], topic, qos)
 
     def listen(
         self, topic: str, callback: Callable[[Any], None], *, type_: type | None = None

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
+from geometry_msgs.msg import TwistStamped
 from std_srvs.srv import Trigger
 
 from deploy.convert import make_twist
@@ -38,10 +39,10 @@ class OperatorNode(FerryNode):
 
     def __init__(self) -> None:
         super().__init__("operator_node")
-        self._schedule = Schedule.load(Path(self.text("schedule", "", "schedule file, JSON")))
+        self._schedule = Schedule.load(Path(self.needed("schedule", "schedule file, JSON")))
         self._repeat = self.flag("repeat", False, "begin anew at the end, until stopped")
         self._report_path = self.text("report", "", "JSON file to write at the end; or empty")
-        patience = self.number("arm_timeout_s", 20.0, "how long to try to arm", low=0.0, high=600.0)
+        patience = self.number("arm_timeout_s", 30.0, "how long to try to arm", low=0.0, high=600.0)
         self._deadline = time.monotonic() + patience
         self._phase, self._failure, self._code = _Phase.CONNECT, "", None
         self._mode = ""
@@ -50,7 +51,8 @@ class OperatorNode(FerryNode):
         self._row = 0
         self._arm = self.create_client(Trigger, "/arm")
         self._disarm = self.create_client(Trigger, "/disarm")
-        self._out = self.publish_on("/cmd_vel")
+        self._stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
+        self._out = self.publish_on("/cmd_vel", type_=TwistStamped if self._stamped else None)
         self._pending: Any = None
         self._retry_at = 0.0
         self.listen("/safety/mode", self._on_mode)
@@ -63,7 +65,12 @@ class OperatorNode(FerryNode):
         """Publish a command in every phase, so that the policy never waits for one."""
         playing = self._phase is _Phase.PLAY
         row = self._schedule.commands[self._row] if playing else 0.0 * self._schedule.commands[0]
-        self._out.publish(make_twist(row.tolist(), self._schedule.names))
+        twist = make_twist(row.tolist(), self._schedule.names)
+        if self._stamped:
+            stamped: Any = TwistStamped(twist=twist)
+            stamped.header.stamp = self.get_clock().now().to_msg()
+            twist = stamped
+        self._out.publish(twist)
         steps: dict[_Phase, Callable[[], None]] = {
             _Phase.CONNECT: self._connect,
             _Phase.ARM: self._try_to_arm,

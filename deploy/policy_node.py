@@ -11,11 +11,12 @@ import time
 from typing import Any
 
 import numpy as np
+from builtin_interfaces.msg import Time
 from geometry_msgs.msg import Twist, TwistStamped
 from numpy.typing import NDArray
 
 from deploy.bundle import read_bundle
-from deploy.convert import CommandWriter, read_twist
+from deploy.convert import CommandWriter, read_twist, to_ns
 from deploy.modes import Mode
 from deploy.node_base import FerryNode, run_node
 from deploy.policy import OnnxPolicy
@@ -40,10 +41,13 @@ class PolicyNode(FerryNode):
 
     def __init__(self) -> None:
         super().__init__("policy_node")
-        bundle = read_bundle(self.text("bundle", "", "the policy, an .onnx bundle"))
+        bundle = read_bundle(self.needed("bundle", "the policy, an .onnx bundle"))
         stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
+        self._explore = self.flag("explore", False, "sample actions instead of taking the mean")
+        seed = self.number("seed", 0, "of the exploration noise", low=0, high=2**31)
+        noise = np.random.default_rng(int(seed)) if self._explore else None
         self._contract = bundle.contract
-        self._pipeline = PolicyPipeline(OnnxPolicy(bundle), 1)
+        self._pipeline = PolicyPipeline(OnnxPolicy(bundle), 1, explore=noise)
         for _ in range(WARM_UPS):
             self._pipeline.warm_up()
         contract = self._contract
@@ -66,7 +70,7 @@ class PolicyNode(FerryNode):
         self.listen_raw("/imu/data", self._on_imu)
         self.listen_raw("/joint_states", self._on_joints)
         self.every(1.0, self._once_a_second)
-        self.report("ready", bundle_sha256=bundle.sha256, robot=contract.robot)
+        self.report("ready", robot=contract.robot, bundle=bundle.sha256[:12])
 
     # ------------------------------------------------------------ what comes in
 
@@ -87,11 +91,15 @@ class PolicyNode(FerryNode):
 
     def _on_twist(self, message: Any) -> None:
         try:
-            self._command = read_twist(message, self._contract.command.names)[None]
+            command = read_twist(message, self._contract.command.names)[None]
         except FerryError as error:
             self.get_logger().error(str(error), throttle_duration_sec=1.0)
             return
-        self._command_ns = time.monotonic_ns()
+        if isinstance(message, TwistStamped) and message.header.stamp != Time():
+            age_ns = self.get_clock().now().nanoseconds - to_ns(message.header.stamp)
+            if age_ns > COMMAND_AGE_S * 1e9:
+                return  # sent long ago, whatever delayed it
+        self._command, self._command_ns = command, time.monotonic_ns()
 
     def _on_imu(self, data: bytes) -> None:
         if self._stream is not None and self._stream.on_imu(data):
@@ -121,7 +129,6 @@ class PolicyNode(FerryNode):
     def _tick(self, state: RobotState, stamp_ns: int) -> None:
         age_s = (time.monotonic_ns() - self._command_ns) * 1e-9
         command = self._command if age_s <= COMMAND_AGE_S else self._zero
-        explore = False
         out = self._pipeline.step(state, command, running=self._running)
         self._command_out.publish(self._commands.targets(stamp_ns, out.command.q_des[0]))
         step = StepRecord(
@@ -131,7 +138,7 @@ class PolicyNode(FerryNode):
             action=out.action[0],
             log_prob=float(out.log_prob[0]),
             policy_version=self._contract.policy_version,
-            explore=explore,
+            explore=self._explore,
         )
         self._step_out.publish(self._steps.write(step))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.bundle import Bundle, read_bundle
-from deploy.graph import RobotChoice
+from deploy.graph import SIMULATORS, RobotChoice
 from real.contract import RobotContract
 from real.errors import FerryError, nearest
 from real.spec import load_robot
@@ -80,13 +80,20 @@ def require_ros() -> None:
     Raises:
         FerryError: rclpy or a message package is not installed.
     """
-    missing = [n for n in ("rclpy", *MESSAGE_PACKAGES) if importlib.util.find_spec(n) is None]
+    missing = [n for n in ("rclpy", *MESSAGE_PACKAGES) if not _installed(n)]
     if missing:
         raise FerryError(
             f"ROS 2 is not installed here ({', '.join(missing)} missing): on x86-64 Linux "
             "`pip install 'ferry[ros]'`, elsewhere source a ROS 2 installation "
             "(Jazzy or later) before starting"
         )
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ImportError:
+        return False
 
 
 def _check_plugin(choice: RobotChoice) -> RobotChoice:
@@ -102,7 +109,9 @@ def _check_plugin(choice: RobotChoice) -> RobotChoice:
             "start where it lies"
         )
     if choice.simulated:
-        return choice  # known classes; importing a physics engine here would serve nobody
+        # Known classes; importing a physics engine here would serve nobody.
+        _check_simulator(choice)
+        return choice
     try:
         module = importlib.import_module(module_name)
     # A driver's import runs a vendor's code; whatever it raises, the answer is the same.
@@ -120,6 +129,12 @@ def _check_plugin(choice: RobotChoice) -> RobotChoice:
         )
     simulated = getattr(kind, "simulated", False) is True
     return RobotChoice(choice.plugin, simulated=simulated, options=choice.options)
+
+
+def _check_simulator(choice: RobotChoice) -> None:
+    for engine, extra in (("pybullet", "pybullet"), ("mujoco", "train")):
+        if SIMULATORS[engine] == choice.plugin and not _installed(engine):
+            raise FerryError(f"{engine} is not installed: pip install 'ferry[{extra}]'")
 
 
 def _check_record(path: Path) -> None:

@@ -84,9 +84,7 @@ class RecorderNode(FerryNode):
 
     def __init__(self) -> None:
         super().__init__("recorder_node")
-        path = self.text("path", "", "file to write, .mcap")
-        if not path:
-            raise FerryError("recorder_node: parameter path is empty; give a file name, .mcap")
+        path = self.needed("path", "file to write, .mcap")
         metadata = self._metadata()
         stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
         self._counts: Counter[str] = Counter()

@@ -183,7 +183,7 @@ class SafetyFilter:
         self._command_ns[chosen] = now_ns
         self._bad_ticks[chosen] = 0
 
-    def check(self, now_ns: int, state: RobotState) -> tuple[Fault, ...]:
+    def check(self, now_ns: int, state: RobotState) -> list[Fault]:
         """What is wrong with a state on its own; arming is refused on any of it."""
         q = state.q[:, self.columns]
         return state_faults(now_ns, state, q, bounds=self._state_bounds)
@@ -213,8 +213,11 @@ class SafetyFilter:
         engaged = self._everyone if engaged is None else engaged
         running = self._everyone if running is None else running
         q, dq = state.q[:, self.columns], state.dq[:, self.columns]
-        faults = self._faults(now_ns, state, q, command=command, running=running)
-        stop, held = ~engaged, self._nobody
+        seen = self._state_faults(now_ns, state, q)
+        faults = seen + self._command_faults(now_ns, command, running)
+        stop, held, blind = ~engaged, self._nobody, self._nobody
+        for fault in seen:
+            blind = blind | fault.rows
         for fault in faults:
             if fault.stops:
                 stop = stop | fault.rows
@@ -223,7 +226,8 @@ class SafetyFilter:
         self._bad_ticks = np.where(held, self._bad_ticks + 1, 0)
         stop = stop | (self._bad_ticks > self.settings.hold_ticks)
 
-        previous = np.where(np.isnan(self._target), q, self._target)
+        known = ~np.isnan(self._target)
+        previous = np.where(known, self._target, q)
         request = previous if command is None else command.q_des
         if ramp is not None:
             request = np.where(running[:, None], request, ramp)
@@ -233,14 +237,28 @@ class SafetyFilter:
         limited = limit_targets(
             self.limits, request, q=q, dq=dq, previous=previous, dt_s=self._elapsed_s(now_ns)
         )
+        target = limited.target
+        if blind.any():
+            # What a wrong measurement says must not move a target. A pose that was never
+            # measured cannot be held either: its robot damps.
+            last = np.where(known.all(axis=1, keepdims=True), self._target, np.nan)
+            target = np.where(blind[:, None], last, target)
         stamp = state.stamp_ns if command is None else command.stamp_ns
         if command is not None and not running.all():
             stamp = np.where(running, stamp, state.stamp_ns)
-        result = self._result(stamp, limited, faults=faults, stop=stop, held=held, engaged=engaged)
+        verdict = self._verdict(limited, target, stop=stop, held=held)
+        result = SafetyResult(
+            command=self._command(stamp, target, verdict),
+            verdict=verdict,
+            stop=stop,
+            _faults=tuple(faults),
+            _limited=limited,
+            _engaged=engaged,
+        )
         self._now_ns = now_ns
         # States may be views that the next measurement writes to.
         self._q, self._q_ns = q.copy(), state.stamp_ns.copy()
-        self._target = np.where((result.verdict == Verdict.DAMP)[:, None], np.nan, limited.target)
+        self._target = np.where((verdict == Verdict.DAMP)[:, None], np.nan, target)
         return result
 
     def _elapsed_s(self, now_ns: int) -> float:
@@ -251,26 +269,19 @@ class SafetyFilter:
         # A clock that stands or goes back is a fault; the step then only must not divide by zero.
         return min(elapsed, 2.0 * self._period_s) if elapsed > 0.0 else self._period_s
 
-    def _faults(
-        self,
-        now_ns: int,
-        state: RobotState,
-        q: Array,
-        *,
-        command: JointCommand | None,
-        running: Mask,
+    def _state_faults(self, now_ns: int, state: RobotState, q: Array) -> list[Fault]:
+        bounds = self._state_bounds
+        return state_faults(now_ns, state, q, bounds=bounds, last_q=self._q, last_ns=self._q_ns)
+
+    def _command_faults(
+        self, now_ns: int, command: JointCommand | None, running: Mask
     ) -> list[Fault]:
-        faults = list(
-            state_faults(
-                now_ns, state, q, bounds=self._state_bounds, last_q=self._q, last_ns=self._q_ns
-            )
-        )
         if command is not None:
             self._command_ns, self._waiting = command.stamp_ns.copy(), self._nobody
         elif self._waiting.any():
             # Before the policy's turn its silence is no fault; the wait starts with its turn.
             self._command_ns = np.where(self._waiting & ~running, now_ns, self._command_ns)
-        faults += command_faults(
+        faults = command_faults(
             now_ns, self._command_ns, command, running=running, bounds=self._command_bounds
         )
         if self._now_ns is not None and now_ns <= self._now_ns:
@@ -278,37 +289,23 @@ class SafetyFilter:
             faults.append(Fault(Check.CLOCK, rows, False, lambda: (rows, step, np.zeros(1))))
         return faults
 
-    def _result(
-        self,
-        stamp_ns: Stamps,
-        limited: LimitResult,
-        *,
-        faults: list[Fault],
-        stop: Mask,
-        held: Mask,
-        engaged: Mask,
-    ) -> SafetyResult:
+    def _verdict(
+        self, limited: LimitResult, target: Array, *, stop: Mask, held: Mask
+    ) -> NDArray[np.int8]:
         verdict = np.where(limited.changed.any(axis=1), Verdict.CLAMPED, Verdict.PASS)
-        damp = self._nobody
         if held.any() or stop.any():
-            # A pose that was never measured cannot be held.
-            unknown = ~np.isfinite(limited.target).all(axis=1)
+            unknown = ~np.isfinite(target).all(axis=1)
             damp = (stop & (not self._hold)) | unknown
             verdict = np.where(damp, Verdict.DAMP, np.where(held | stop, Verdict.HOLD, verdict))
-        zero, target, kp, kd = self._zero, limited.target, self._kp, self._kd
+        return verdict.astype(np.int8)
+
+    def _command(self, stamp_ns: Stamps, target: Array, verdict: NDArray[np.int8]) -> JointCommand:
+        zero, kp, kd = self._zero, self._kp, self._kd
+        damp = (verdict == Verdict.DAMP)[:, None]
         if damp.any():
-            off = damp[:, None]
-            target, kp = np.where(off, 0.0, target), np.where(off, 0.0, kp)
-            kd = np.where(off, self._damping_kd, kd)
-        command = JointCommand(stamp_ns.copy(), target, zero, zero, kp, kd)
-        return SafetyResult(
-            command=command,
-            verdict=verdict.astype(np.int8),
-            stop=stop,
-            _faults=tuple(faults),
-            _limited=limited,
-            _engaged=engaged,
-        )
+            target, kp = np.where(damp, 0.0, target), np.where(damp, 0.0, kp)
+            kd = np.where(damp, self._damping_kd, kd)
+        return JointCommand(stamp_ns.copy(), target, zero, zero, kp, kd)
 
 
 def _bounds(
@@ -324,8 +321,8 @@ def _bounds(
     speed = np.where(blind, 0.0, limits.dq_max)
     outside = np.inf if settings.outside is None else settings.outside
     state = StateBounds(
-        state_age_s=settings.state_periods * period,
-        ahead_s=period,
+        state_age_ns=round(settings.state_periods * period * 1e9),
+        ahead_ns=round(period * 1e9),
         min_upright=float(np.cos(settings.tilt_rad or 0.0)) if falls else None,
         q_min=limits.q_min - outside,
         q_max=limits.q_max + outside,
@@ -333,8 +330,8 @@ def _bounds(
         jump_slack=np.where(blind, np.inf, settings.jump_slack),
     )
     command = CommandBounds(
-        command_age_s=settings.command_periods * period,
-        ahead_s=period,
+        command_age_ns=round(settings.command_periods * period * 1e9),
+        ahead_ns=round(period * 1e9),
         low=limits.q_min - settings.implausible,
         high=limits.q_max + settings.implausible,
     )

@@ -44,18 +44,23 @@ class SafetyNode(FerryNode):
 
     def __init__(self) -> None:
         super().__init__("safety_node")
-        bundle = read_bundle(self.text("bundle", "", "the policy whose contract to enforce"))
+        bundle = read_bundle(self.needed("bundle", "the policy whose contract to enforce"))
         contract = self._contract = bundle.contract
         file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
         settings = load_config(SafetySettings, file) if file else SafetySettings()
-        watchdog = self.number(
+        periods = self.number(
             "watchdog_periods",
-            3.0,
-            "control periods without a state or a policy command until the safe stop",
-            low=1.0,
+            0.0,
+            "control periods without a fresh state or policy command until the safe stop, in "
+            "place of those of the safety settings; 0 keeps them",
+            low=0.0,
             high=50.0,
         )
-        self._timeout_ns = round(watchdog * contract.control_dt_s * 1e9)
+        if periods:
+            ages = {"state_periods": periods, "command_periods": periods}
+            settings = settings.model_copy(update=ages)
+        self._state_ns = round(settings.state_periods * contract.control_dt_s * 1e9)
+        self._command_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
         limits = self._pipeline.filter.limits
         self._kp, self._kd = limits.kp, limits.kd
@@ -66,7 +71,6 @@ class SafetyNode(FerryNode):
         self._refusal = "robot_node has not published /robot/contract yet"
         self._policy_ns: int | None = None
         self._run_from_ns = 0
-        self._grace_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
         self._mode = Mode(int(self._pipeline.modes.mode[0]))
         self._why = "started"
         self._verdicts: Counter[str] = Counter()
@@ -85,7 +89,7 @@ class SafetyNode(FerryNode):
         self._serve("/reset", self._reset)
         self.every(contract.control_dt_s, self._watchdog)
         self.every(1.0, self._once_a_second)
-        self.report("ready", mode=self._mode.name, bundle_sha256=bundle.sha256)
+        self.report("ready", mode=self._mode.name)
 
     # ------------------------------------------------------------ services
 
@@ -118,9 +122,9 @@ class SafetyNode(FerryNode):
         if self._refusal:
             return [self._refusal]
         now, reasons = time.monotonic_ns(), list[str]()
-        if self._stream is None or now - self._stream.received_ns > self._timeout_ns:
+        if self._stream is None or now - self._stream.received_ns > self._state_ns:
             reasons.append("no fresh state from robot_node")
-        if self._policy_ns is None or now - self._policy_ns > self._timeout_ns:
+        if self._policy_ns is None or now - self._policy_ns > self._command_ns:
             reasons.append("no fresh command from policy_node (not running, or not warmed up)")
         return reasons + self._rivals()
 
@@ -184,7 +188,7 @@ class SafetyNode(FerryNode):
             return
         stamp_ns = to_ns(message.header.stamp)
         since_ns = (self._stream.stamp_ns or 0) - self._run_from_ns
-        if stamp_ns <= self._run_from_ns and since_ns <= self._grace_ns:
+        if stamp_ns <= self._run_from_ns and since_ns <= self._command_ns:
             return  # made before the policy could know that it runs
         command = JointCommand.position(np.array([stamp_ns]), q_des[None], kp=self._kp, kd=self._kd)
         self._tick(self._stream, command)
@@ -196,21 +200,19 @@ class SafetyNode(FerryNode):
 
     def _tick(self, stream: StateStream, command: JointCommand | None) -> None:
         """One decision of the pipeline, published; an exception of any kind is a fault."""
-        start, now_ns = time.perf_counter(), stream.stamp_ns or 0
-        if command is not None:
-            # On a busy computer a command can overtake the very state that it answers.
-            now_ns = max(now_ns, int(command.stamp_ns[0]))
+        start, state_ns = time.perf_counter(), stream.stamp_ns or 0
+        answered_ns = state_ns if command is None else int(command.stamp_ns[0])
         try:
-            tick = self._pipeline.step(now_ns, stream.state(), command)
+            # On a busy computer a command can overtake the very state that it answers.
+            tick = self._pipeline.step(max(state_ns, answered_ns), stream.state(), command)
         # Whatever went wrong in here, the robot must not move on.
         except Exception as error:
             self._fault(f"{type(error).__name__}: {error}")
             return
         if tick.stop[0]:
-            self._command_out.publish(self._writer.safe_stop(now_ns))
+            self._command_out.publish(self._writer.safe_stop(answered_ns))
         else:
-            stamp = int(tick.command.stamp_ns[0])
-            self._command_out.publish(self._writer.targets(stamp, tick.command.q_des[0]))
+            self._command_out.publish(self._writer.targets(answered_ns, tick.command.q_des[0]))
         self._tick_time.add(time.perf_counter() - start)
         verdict = Verdict(int(tick.verdict[0]))
         self._verdicts[verdict.name] += 1
@@ -224,12 +226,12 @@ class SafetyNode(FerryNode):
         if self._mode not in MOVING or self._stream is None:
             return
         now = time.monotonic_ns()
-        state_ns = now - self._stream.received_ns
-        policy_ns = now - (self._policy_ns or 0)
-        if state_ns > self._timeout_ns:
-            self._fault(f"no new state for {state_ns * 1e-6:.0f} ms")
-        elif policy_ns > self._timeout_ns:
-            self._fault(f"no policy command for {policy_ns * 1e-6:.0f} ms")
+        state_age = now - self._stream.received_ns
+        policy_age = now - (self._policy_ns or 0)
+        if state_age > self._state_ns:
+            self._fault(f"no new state for {state_age * 1e-6:.0f} ms")
+        elif policy_age > self._command_ns:
+            self._fault(f"no policy command for {policy_age * 1e-6:.0f} ms")
 
     # ------------------------------------------------------------ ways out
 

@@ -1,38 +1,30 @@
-"""Starts a graph as processes, watches it, and ends all of it in every case.
+"""Runs a graph from the first process to the last: ``ferry deploy``.
 
-It speaks no ROS: nodes tell it what happens by lines on standard output, and their standard input
-is a pipe whose end they take as "the supervisor is gone: stop". If one node ends, all are stopped,
-those that command first, the recorder last; what does not stop in time is killed.
+If one node ends, all are stopped, which ends in the safe stop.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import os
-import queue
 import signal
-import subprocess
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
 
-from deploy.graph import STATUS_ENV, Graph, NodeSpec
+from deploy.graph import Graph, choose_robot, graph
+from deploy.preflight import Cleared, preflight
+from deploy.processes import Status, Supervisor
+from deploy.schedule import Schedule, tour
 
-logger = logging.getLogger(__name__)
-
-Status = Callable[[str], None]
+#: Called with (seconds done, seconds in all or 0, what is going on).
+Progress = Callable[[float, float, str], None]
 
 #: Nodes must be ready within this [s]; importing a physics engine on a busy computer takes a few.
 READY_S = 60.0
-#: Each group of nodes gets this long to stop by itself [s]; there are three groups.
-STOP_S = 2.5
-_LOG_TAIL = 6
 
 
 @dataclass(frozen=True)
@@ -56,162 +48,6 @@ class GraphReport:
     modes: Sequence[tuple[float, str, str]]
     summaries: Mapping[str, Mapping[str, Any]]
     log_dir: Path
-
-
-class Supervisor:
-    """The processes of a graph; a context that leaves none behind.
-
-    Args:
-        graph: what to start.
-        on_status: called with one line for everything worth telling.
-        log_dir: for the nodes' standard error; a new temporary folder if None.
-    """
-
-    def __init__(
-        self, graph: Graph, *, on_status: Status | None = None, log_dir: Path | None = None
-    ) -> None:
-        self.graph = graph
-        self.log_dir = Path(tempfile.mkdtemp(prefix="ferry-")) if log_dir is None else log_dir
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.events: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-        self.ready: set[str] = set()
-        self.mode = ""
-        self.modes: list[tuple[float, str, str]] = []
-        self.summaries: dict[str, dict[str, Any]] = {}
-        self.errors: dict[str, str] = {}
-        self.started_s = time.monotonic()
-        self._on_status: Status = on_status or logger.info
-        self._readers: list[threading.Thread] = []
-
-    def __enter__(self) -> Supervisor:
-        environment = {**os.environ, **self.graph.environment, STATUS_ENV: "1"}
-        environment.setdefault("ROS_LOG_DIR", str(self.log_dir))
-        try:
-            for node in self.graph.nodes:
-                self._start(node, environment)
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def poll(self, timeout_s: float) -> tuple[str, dict[str, Any]] | None:
-        """Take in the next event, waiting at most ``timeout_s`` for one; None if none came."""
-        try:
-            name, event = self.events.get(timeout=timeout_s)
-        except queue.Empty:
-            return None
-        kind = event.get("event")
-        if kind == "ready":
-            self.ready.add(name)
-        elif kind == "mode":
-            self.mode = str(event.get("mode"))
-            since = time.monotonic() - self.started_s
-            self.modes.append((since, self.mode, str(event.get("reason"))))
-        elif kind == "summary":
-            self.summaries[name] = event
-        elif kind in ("error", "refused"):
-            self.errors[name] = str(event.get("message") or event.get("reason"))
-        if kind != "summary":
-            self._on_status(_line(name, event))
-        return name, event
-
-    def ended(self) -> tuple[NodeSpec, int] | None:
-        """The first node that has ended, with its exit code."""
-        for node in self.graph.nodes:
-            code = self.processes[node.name].poll()
-            if code is not None:
-                return node, code
-        return None
-
-    def why_ended(self, node: NodeSpec, code: int) -> str:
-        """One sentence on the end of a node: its own words, or the last lines of its log."""
-        self._drain()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended ({code})"
-        said = self.errors.get(node.name) or "\n  ".join(self._tail(node.name))
-        return f"{node.name} {how}" + (f": {said}" if said else "")
-
-    def stop(self) -> None:
-        """Stop all nodes: first who commands, then who moves, last who records. Idempotent."""
-        groups = (
-            [n.name for n in self.graph.nodes if n.finishes],
-            [n.name for n in self.graph.nodes if not n.finishes and n.name != "recorder_node"],
-            ["recorder_node"],
-        )
-        for names in groups:
-            alive = [self.processes[n] for n in names if n in self.processes]
-            for process in alive:
-                if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
-            deadline = time.monotonic() + STOP_S
-            for process in alive:
-                try:
-                    process.wait(timeout=max(0.0, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    logger.warning("process %d does not stop; killing it", process.pid)
-                    process.kill()
-                    process.wait()
-        for process in self.processes.values():
-            if process.stdin is not None:
-                process.stdin.close()
-        for reader in self._readers:
-            reader.join(timeout=1.0)
-        self._drain()
-
-    def _start(self, node: NodeSpec, environment: Mapping[str, str]) -> None:
-        with (self.log_dir / f"{node.name}.log").open("wb") as log:
-            process = subprocess.Popen(
-                node.command(),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=dict(environment),
-                # Ctrl-C in a terminal reaches its whole process group; the order is ours to give.
-                start_new_session=True,
-            )
-        self.processes[node.name] = process
-        reader = threading.Thread(target=self._read, args=(node.name, process), daemon=True)
-        reader.start()
-        self._readers.append(reader)
-
-    def _read(self, name: str, process: subprocess.Popen[bytes]) -> None:
-        """Turn a node's standard output into events; what is no event goes to its log."""
-        if process.stdout is None:
-            return
-        with process.stdout, (self.log_dir / f"{name}.log").open("ab") as log:
-            for line in process.stdout:
-                try:
-                    event: Any = json.loads(line)
-                except ValueError:
-                    event = None
-                if isinstance(event, dict) and "event" in event:
-                    self.events.put((name, cast("dict[str, Any]", event)))
-                else:
-                    log.write(line)
-                    log.flush()
-
-    def _drain(self) -> None:
-        while self.poll(0.0) is not None:
-            pass
-
-    def _tail(self, name: str) -> list[str]:
-        try:
-            text = (self.log_dir / f"{name}.log").read_text(errors="replace")
-        except OSError:
-            return []
-        return [line for line in text.splitlines() if line.strip()][-_LOG_TAIL:]
-
-
-def _line(name: str, event: Mapping[str, Any]) -> str:
-    rest = {k: v for k, v in event.items() if k not in ("node", "event")}
-    return f"{name}: {event['event']}" + "".join(f" {k}={v}" for k, v in rest.items())
 
 
 @dataclass
@@ -240,6 +76,7 @@ def run_graph(
     *,
     seconds: float | None = None,
     on_status: Status | None = None,
+    progress: Progress | None = None,
     log_dir: Path | None = None,
 ) -> GraphReport:
     """Run a graph until it has finished, a node ends, its time is over, or somebody interrupts.
@@ -248,10 +85,12 @@ def run_graph(
         graph: what to run.
         seconds: end after this long, counted from when all nodes are ready; None: not by time.
         on_status: called with one line for everything worth telling.
+        progress: called several times a second.
         log_dir: for the nodes' standard error.
     """
     with _Interrupt() as interrupt, Supervisor(graph, on_status=on_status, log_dir=log_dir) as run:
-        ok, reason = _watch(run, seconds=seconds, interrupted=lambda: interrupt.asked)
+        watch = _Watch(run, seconds, interrupt, progress)
+        ok, reason = watch.until_end()
         ran_s = time.monotonic() - run.started_s
     return GraphReport(
         ok=ok,
@@ -264,28 +103,202 @@ def run_graph(
     )
 
 
-def _watch(
-    run: Supervisor, *, seconds: float | None, interrupted: Callable[[], bool]
-) -> tuple[bool, str]:
-    """Wait for the end; whether it is the planned one, and what it was."""
-    everybody = {node.name for node in run.graph.nodes}
-    ready_at: float | None = None
-    while True:
-        run.poll(0.05)
-        now = time.monotonic()
+@dataclass
+class _Watch:
+    """Waits for the end of a graph."""
+
+    run: Supervisor
+    seconds: float | None
+    interrupt: _Interrupt
+    progress: Progress | None
+    ready_s: float | None = None
+    played_s: float | None = None
+    total_s: float = 0.0
+
+    def until_end(self) -> tuple[bool, str]:
+        """Whether the end was the planned one, and what it was."""
+        while True:
+            happened = self.run.poll(0.05)
+            now = time.monotonic()
+            if happened is not None and happened[1].get("event") == "playing":
+                self.played_s, self.total_s = now, float(happened[1]["seconds"])
+            end = self._end(now)
+            if end is not None:
+                return end
+            if self.progress is not None:
+                since = self.played_s or (self.ready_s if self.seconds is not None else None)
+                total = self.seconds or self.total_s
+                done = 0.0 if since is None else min(now - since, total or now - since)
+                self.progress(done, total, self.run.mode)
+
+    def _end(self, now: float) -> tuple[bool, str] | None:
+        run = self.run
         ended = run.ended()
         if ended is not None:
             node, code = ended
             if node.finishes and code == 0:
                 return True, f"{node.name} has finished"
             return False, run.why_ended(node, code)
-        if interrupted():
+        if self.interrupt.asked:
             return True, "interrupted"
-        if ready_at is None:
-            if run.ready >= everybody:
-                ready_at = now
-            elif now - run.started_s > READY_S:
-                late = ", ".join(sorted(everybody - run.ready))
-                return False, f"not ready within {READY_S:.0f} s: {late}"
-        elif seconds is not None and now - ready_at >= seconds:
-            return True, f"ran for {seconds:g} s"
+        late = {node.name for node in run.graph.nodes} - run.ready
+        if late and now - run.started_s > READY_S:
+            return False, f"not ready within {READY_S:.0f} s: {', '.join(sorted(late))}"
+        if not late and self.ready_s is None:
+            self.ready_s = now
+        if self.seconds is not None and now - (self.ready_s or now) >= self.seconds:
+            return True, f"ran for {self.seconds:g} s"
+        return None
+
+
+@dataclass(frozen=True)
+class DeployResult:
+    """How a deployment went.
+
+    Attributes:
+        ok: whether it ended as planned.
+        reason: why it ended.
+        graph: the graph's own report: modes, exit codes, what each node said at its end.
+        operator: what the operator node reported: ``arm_ns``, ``start_ns``, ``end_ns`` (times of
+            reception, as in the recording), ``completed``, ``failure``; empty without operator.
+        record: the recording, or None.
+    """
+
+    ok: bool
+    reason: str
+    graph: GraphReport
+    operator: Mapping[str, Any]
+    record: Path | None
+
+    def rows(self) -> Mapping[str, str]:
+        """What a person wants to know, name -> text."""
+        safety = self.graph.summaries.get("safety_node", {})
+        counts = {
+            v: int(safety.get(f"verdict {v}", 0)) for v in ("PASS", "CLAMPED", "HOLD", "DAMP")
+        }
+        stops = "; ".join(f"{m} after {t:.1f} s: {why}" for t, m, why in self.graph.modes)
+        policy = self.graph.summaries.get("policy_node", {})
+        return {
+            "ended": self.reason,
+            "modes": stops or "never armed",
+            "commands": ", ".join(f"{n} {v.lower()}" for v, n in counts.items()),
+            "policy tick p50 / p99": _milliseconds(policy, "tick"),
+            "safety tick p50 / p99": _milliseconds(safety, "tick"),
+            "state to command p50 / p99": _milliseconds(safety, "state_to_command"),
+            "recording": str(self.record or "none"),
+            "logs of the nodes": str(self.graph.log_dir),
+        }
+
+
+def _milliseconds(summary: Mapping[str, Any], name: str) -> str:
+    p50, p99 = summary.get(f"{name}_p50_ms"), summary.get(f"{name}_p99_ms")
+    return "unknown" if p50 is None or p99 is None else f"{p50:.2f} / {p99:.2f} ms"
+
+
+def deploy(
+    bundle: Path,
+    robot: str,
+    *,
+    seconds: float | None = None,
+    record: Path | None = None,
+    schedule: Schedule | None = None,
+    on_status: Status | None = None,
+    progress: Progress | None = None,
+    robot_name: str | None = None,
+    safety_settings: Path | None = None,
+    twist_stamped: bool = False,
+    watchdog_periods: float | None = None,
+    arm_timeout_s: float = 30.0,
+    domain_id: int | None = None,
+) -> DeployResult:
+    """Run a bundle on a robot, simulated or not, over ROS 2.
+
+    A simulated robot is armed and driven: through the schedule, or a tour of the command range
+    for ``seconds`` (again and again if None). Hardware is armed by nobody unless a schedule is
+    given: a person calls ``/arm``.
+
+    Args:
+        bundle: the policy file.
+        robot: ``sim:pybullet``, ``sim:mujoco``, ``loopback`` or ``module:Class``.
+        seconds: how long to drive, or, without a schedule on hardware, to run [s].
+        record: MCAP file to write.
+        schedule: velocity commands to play.
+        on_status: called with one line for everything worth telling.
+        progress: called several times a second.
+        robot_name: robot file; the one that the bundle names if None.
+        safety_settings: YAML file of :class:`deploy.safety.SafetySettings`.
+        twist_stamped: ``/cmd_vel`` is a TwistStamped.
+        watchdog_periods: control periods of silence until the safe stop; see
+            :func:`deploy.graph.graph`.
+        arm_timeout_s: how long the operator tries to arm [s].
+        domain_id: of DDS; None: a free one for simulated robots, the environment's for hardware.
+
+    Raises:
+        FerryError: something is wrong that is seen before a node starts.
+    """
+    cleared = preflight(bundle, choose_robot(robot), robot_name=robot_name, record=record)
+    plan = _plan(cleared, schedule, seconds)
+    log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
+    files: dict[str, Path] = {}
+    if plan is not None:
+        files = {"schedule": log_dir / "schedule.json", "report": log_dir / "operator.json"}
+        plan.save(files["schedule"])
+    described = graph(
+        bundle,
+        cleared.choice,
+        robot_name=robot_name or cleared.bundle.contract.robot,
+        repeat=plan is not None and seconds is None and schedule is None,
+        record=record,
+        metadata=_metadata(cleared, robot),
+        safety_settings=safety_settings,
+        twist_stamped=twist_stamped,
+        watchdog_periods=watchdog_periods,
+        domain_id=domain_id,
+        schedule=files.get("schedule"),
+        arm_timeout_s=arm_timeout_s,
+        report=files.get("report"),
+    )
+    if on_status is not None:
+        domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
+        on_status(f"ROS domain id: {domain}; logs of the nodes: {log_dir}")
+        if plan is None:
+            on_status("nobody arms this robot: call the service /arm when it may move")
+    limit = seconds if plan is None else None
+    report = run_graph(
+        described, seconds=limit, on_status=on_status, progress=progress, log_dir=log_dir
+    )
+    return DeployResult(
+        ok=report.ok,
+        reason=report.reason,
+        graph=report,
+        operator=_read_report(files.get("report")),
+        record=record,
+    )
+
+
+def _plan(cleared: Cleared, schedule: Schedule | None, seconds: float | None) -> Schedule | None:
+    """What an operator node will play, if there is to be one."""
+    if schedule is not None:
+        return schedule if seconds is None else schedule.first(seconds)
+    if not cleared.choice.simulated:
+        return None
+    return tour(cleared.bundle.contract.command, seconds=60.0 if seconds is None else seconds)
+
+
+def _metadata(cleared: Cleared, robot: str) -> dict[str, str]:
+    contract = cleared.bundle.contract
+    return {
+        "bundle_sha256": cleared.bundle.sha256,
+        "robot": contract.robot,
+        "plugin": robot,
+        "config_hash": contract.config_hash,
+        "git_sha": contract.git_sha,
+        "policy_version": str(contract.policy_version),
+        "contract": contract.to_json(),
+    }
+
+
+def _read_report(path: Path | None) -> Mapping[str, Any]:
+    if path is None or not path.is_file():
+        return {}
+    return cast("dict[str, Any]", json.loads(path.read_text()))

@@ -153,6 +153,7 @@ class LimitResult:
             limit = np.where(low, stage.low, np.where(high, stage.high, limit))
         if self.not_finite is not None:
             mask &= ~self.not_finite
+        asked, limit = np.where(mask, asked, 0.0), np.where(mask, limit, 0.0)
         if kind is LimitKind.RATE:
             asked, limit = (asked - self.previous) / self.dt_s, (limit - self.previous) / self.dt_s
         elif kind is LimitKind.TORQUE:

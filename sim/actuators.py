@@ -189,9 +189,10 @@ class Servos:
 
 
 def as_index(ids: Ids) -> slice | Ids:
-    """The ids as a slice where they are neighbours, which reads and writes without a gather."""
-    if ids.size and (np.diff(ids) == 1).all():
-        return slice(int(ids[0]), int(ids[-1]) + 1)
+    """The ids as a slice where they are evenly spaced, which reads and writes without a gather."""
+    steps = np.diff(ids)
+    if ids.size > 1 and steps[0] > 0 and (steps == steps[0]).all():
+        return slice(int(ids[0]), int(ids[-1]) + 1, int(steps[0]))
     return ids
 
 

@@ -108,20 +108,20 @@ def build_mujoco(
     spec = _read(urdf, visuals=visuals)
     _configure(spec, robot)
     feet = _name_geoms(spec, robot)
-    _add_base(spec, robot)
-    _add_sites(spec, robot, urdf)
+    base = _add_base(spec, robot)
+    _add_sites(spec, robot, urdf, base)
     for joint in robot.joints:
         _set_joint(spec, joint)
     for joint in robot.actuated:
         _add_servo(spec, joint, nsample=math.ceil(delay_max_s / robot.physics_dt_s - 1e-9))
     if floor:
         _add_floor(spec, visuals=visuals)
-    _add_sensors(spec, robot, feet, floor=floor)
+    _add_sensors(spec, robot, feet, base, floor=floor)
     try:
         model = spec.compile()
     except ValueError as error:
         raise FerryError(f"{urdf.path}: MuJoCo cannot build it: {error}") from error
-    return _index(model, robot, feet, delay_max_s=delay_max_s)
+    return _index(model, robot, feet, base, delay_max_s=delay_max_s)
 
 
 # ------------------------------------------------------------------ building
@@ -149,15 +149,18 @@ def _configure(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
     spec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
 
 
-def _add_base(spec: mujoco.MjSpec, robot: RobotSpec) -> None:
+def _add_base(spec: mujoco.MjSpec, robot: RobotSpec) -> str:
+    """Place the base frame, free or fixed; returns the name of its body and joint."""
     base = spec.body(BASE_FRAME)
-    spec.body(robot.base_link).name = f"{robot.base_link}/file"  # is fused into the base frame
-    base.name = robot.base_link
+    if robot.base_link != "world":  # which is what MuJoCo calls the world itself
+        spec.body(robot.base_link).name = f"{robot.base_link}/file"  # is fused into the base frame
+        base.name = robot.base_link
     base.pos = [0.0, 0.0, robot.base_height_m]
     if robot.base == "floating":
-        base.add_freejoint(name=robot.base_link)
+        base.add_freejoint(name=base.name)
     else:
         base.fuse = False  # stays a body, so that the base frame can be read
+    return base.name
 
 
 def _name_geoms(spec: mujoco.MjSpec, robot: RobotSpec) -> dict[str, str]:
@@ -188,13 +191,13 @@ def _name_geoms(spec: mujoco.MjSpec, robot: RobotSpec) -> dict[str, str]:
     return feet
 
 
-def _add_sites(spec: mujoco.MjSpec, robot: RobotSpec, urdf: PreparedUrdf) -> None:
+def _add_sites(spec: mujoco.MjSpec, robot: RobotSpec, urdf: PreparedUrdf, base: str) -> None:
     """Attach feet and IMU before static links are fused and their names vanish."""
     for foot in robot.feet:
         spec.body(foot).add_site(name=foot)
     position = imu_position(robot, urdf).tolist()
     # At the IMU but with the axes of the base: RobotState reports in the base frame.
-    spec.body(robot.base_link).add_site(name=_IMU, pos=position)
+    spec.body(base).add_site(name=_IMU, pos=position)
 
 
 def _set_joint(spec: mujoco.MjSpec, joint: JointSpec) -> None:
@@ -261,7 +264,7 @@ def _add_floor(spec: mujoco.MjSpec, *, visuals: bool) -> None:
 
 
 def _add_sensors(
-    spec: mujoco.MjSpec, robot: RobotSpec, feet: dict[str, str], *, floor: bool
+    spec: mujoco.MjSpec, robot: RobotSpec, feet: dict[str, str], base: str, *, floor: bool
 ) -> None:
     sensor, site = mujoco.mjtSensor, mujoco.mjtObj.mjOBJ_SITE
     spec.add_sensor(name="gyro", type=sensor.mjSENS_GYRO, objtype=site, objname=_IMU)
@@ -291,7 +294,7 @@ def _add_sensors(
         name="contact",
         type=sensor.mjSENS_CONTACT,
         objtype=mujoco.mjtObj.mjOBJ_XBODY,
-        objname=robot.base_link,
+        objname=base,
         reftype=mujoco.mjtObj.mjOBJ_GEOM,
         refname=_FLOOR,
         intprm=found,
@@ -302,7 +305,12 @@ def _add_sensors(
 
 
 def _index(
-    model: mujoco.MjModel, robot: RobotSpec, feet: dict[str, str], *, delay_max_s: float
+    model: mujoco.MjModel,
+    robot: RobotSpec,
+    feet: dict[str, str],
+    base: str,
+    *,
+    delay_max_s: float,
 ) -> MujocoModel:
     def ids(values: list[int]) -> Ids:
         return np.array(values, dtype=np.intp)
@@ -315,14 +323,14 @@ def _index(
     joints = [model.joint(j.name).id for j in robot.joints]
     foot_geoms = ids([model.geom(feet[f]).id for f in robot.feet])
     spheres = model.geom_type[foot_geoms] == int(mujoco.mjtGeom.mjGEOM_SPHERE)
-    base_joint = model.joint(robot.base_link).id if floating else -1
+    base_joint = model.joint(base).id if floating else -1
     return MujocoModel(
         robot=robot,
         model=model,
         joint_qpos_adr=ids([int(model.jnt_qposadr[j]) for j in joints]),
         joint_dof_adr=ids([int(model.jnt_dofadr[j]) for j in joints]),
         actuator_ids=ids([model.actuator(j.name).id for j in robot.actuated]),
-        base_body_id=model.body(robot.base_link).id,
+        base_body_id=model.body(base).id,
         base_qpos_adr=int(model.jnt_qposadr[base_joint]) if floating else -1,
         base_dof_adr=int(model.jnt_dofadr[base_joint]) if floating else -1,
         foot_site_ids=ids([model.site(f).id for f in robot.feet]),

@@ -4,15 +4,14 @@ Same robot, same plane, same arrays as the training engine. What differs, knowin
 
 * Rotor inertia (``JointSpec.armature``) does not exist here for the joints of a URDF.
 * Contacts are solved by sequential impulses and are hard; MuJoCo's are soft.
-* Servo torques are held for an inner step of at most 1 ms; MuJoCo integrates their damping
-  implicitly.
+* Servo torques are held for a solver step of at most 1 ms, shorter where a light joint needs it;
+  MuJoCo integrates their damping implicitly.
 * Dry joint friction is a velocity motor with target zero and that much effort.
 * The accelerometer is the change of velocity over the last physics step, hence an average.
 """
 
 from __future__ import annotations
 
-import math
 import tempfile
 from pathlib import Path
 
@@ -27,10 +26,6 @@ from sim.pybullet_world import PyBulletWorld, Targets
 from sim.urdf import imu_position, prepare
 
 Array = NDArray[np.float64]
-
-# Torques are held during an inner step, so joint damping acts explicitly: kd dt / I < 1 keeps it
-# from overshooting. The least inertia of A1 is 0.007 kg m^2, about a knee; with kd = 3 that is 0.4.
-_INNER_STEP_S = 0.001
 
 
 class PyBulletEngine:
@@ -60,14 +55,13 @@ class PyBulletEngine:
         self.num = num
         urdf = prepare(robot)
         imu = imu_position(robot, urdf)
-        inner = math.ceil(robot.physics_dt_s / _INNER_STEP_S - 1e-9)
         self._folder = tempfile.TemporaryDirectory(prefix="ferry_")
         self._worlds: list[PyBulletWorld] = []
         file = Path(self._folder.name) / f"{robot.name}.urdf"
         file.write_text(urdf.xml(visuals=False), encoding="utf-8")
         try:
             for _ in range(num):
-                self._worlds.append(PyBulletWorld(robot, file, imu, friction=friction, inner=inner))
+                self._worlds.append(PyBulletWorld(robot, file, imu, friction=friction))
         except BaseException:
             self.close()
             raise

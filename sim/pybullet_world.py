@@ -1,7 +1,8 @@
-"""One robot on a plane in a PyBullet client of its own."""
+"""One robot on a plane in a PyBullet client of its own: loading, stepping, reading."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ Array = NDArray[np.float64]
 _TOUCH_M = 1e-4
 # Faster than this is an explosion, not a robot [m/s, rad/s].
 _DIVERGED_SPEED = 1e3
+# Solver steps are at most this long [s] and at most this many per physics step.
+_MAX_STEP_S = 0.001
+_MAX_STEPS = 50
 # PyBullet's index of the base, which is no "link" there.
 _BASE = -1
 
@@ -41,9 +45,7 @@ class Targets:
 class PyBulletWorld:
     """A robot in its own client, so that worlds cannot touch one another."""
 
-    def __init__(
-        self, robot: RobotSpec, file: Path, imu: Array, *, friction: float, inner: int
-    ) -> None:
+    def __init__(self, robot: RobotSpec, file: Path, imu: Array, *, friction: float) -> None:
         """Load the robot in the default pose.
 
         Args:
@@ -51,13 +53,15 @@ class PyBulletWorld:
             file: its prepared URDF; read again at every reset.
             imu: ``[3]`` position of the IMU in the base frame [m].
             friction: contact friction of robot and floor.
-            inner: solver steps per physics step.
+
+        Raises:
+            FerryError: PyBullet cannot load it, or a joint is too light for its damping gain.
         """
         self._robot = robot
         self._file = file
         self._imu = imu
         self._friction = friction
-        self._inner = inner
+        self._inner = 0  # solver steps per physics step, chosen once the robot is loaded
         self._tau_max = robot.actuated_array("tau_max")
         self._time_ns = 0
         self._tau = np.zeros(len(robot.actuated))
@@ -136,10 +140,7 @@ class PyBulletWorld:
         client = self._client
         pybullet.resetSimulation(physicsClientId=client)
         pybullet.setGravity(0.0, 0.0, -GRAVITY, physicsClientId=client)
-        dt = self._robot.physics_dt_s / self._inner
-        pybullet.setPhysicsEngineParameter(
-            fixedTimeStep=dt, deterministicOverlappingPairs=1, physicsClientId=client
-        )
+        pybullet.setPhysicsEngineParameter(deterministicOverlappingPairs=1, physicsClientId=client)
         plane = pybullet.createCollisionShape(pybullet.GEOM_PLANE, physicsClientId=client)
         self._floor = pybullet.createMultiBody(0.0, plane, physicsClientId=client)
         try:
@@ -157,6 +158,10 @@ class PyBulletWorld:
             ) from error
         self._find()
         self._prepare()
+        if self._inner == 0:
+            self._inner = self._solver_steps()
+        dt = self._robot.physics_dt_s / self._inner
+        pybullet.setTimeStep(dt, physicsClientId=client)
 
     def _find(self) -> None:
         """Look joints and links up by name: their order in the file means nothing."""
@@ -203,6 +208,41 @@ class PyBulletWorld:
                 force=joint.friction,
                 physicsClientId=client,
             )
+
+    def _solver_steps(self) -> int:
+        """Solver steps per physics step, so short that servo damping cannot overshoot.
+
+        Torques are held during a solver step, so a joint of inertia I loses the share kd dt / I of
+        its velocity in one; beyond 1 it overshoots, beyond 2 it explodes.
+        """
+        if not self._actuated:
+            return _steps(self._robot.physics_dt_s, _MAX_STEP_S)
+        inertia = self._joint_inertia()
+        kd = np.maximum(self._robot.actuated_array("kd"), self._robot.damping_kd)
+        with np.errstate(divide="ignore"):
+            longest = inertia / kd  # [A]
+        steps = _steps(self._robot.physics_dt_s, min(_MAX_STEP_S, float(longest.min())))
+        if steps > _MAX_STEPS:
+            worst = int(longest.argmin())
+            raise FerryError(
+                f"{self._robot.source}: joint {self._robot.actuated[worst].name!r}: damping gain "
+                f"{kd[worst]:g} (kd or damping_kd) on an inertia of {inertia[worst]:.3g} needs "
+                f"solver steps of {longest[worst]:.2g} s in PyBullet, which knows no rotor "
+                f"inertia; expected at least {self._robot.physics_dt_s / _MAX_STEPS:.2g} s: lower "
+                "the gain or simulate in MuJoCo"
+            )
+        return steps
+
+    def _joint_inertia(self) -> Array:
+        """``[A]`` inertia that a motor feels in the default pose, everything else free to move."""
+        client = self._client
+        default = dict(zip(self._joints, self._robot.q_default, strict=True))
+        movable = sorted(self._joints)  # PyBullet's order: by index, fixed joints left out
+        matrix = pybullet.calculateMassMatrix(
+            self._body, [default[joint] for joint in movable], physicsClientId=client
+        )
+        felt = 1.0 / np.diag(np.linalg.inv(np.array(matrix)))[-len(movable) :]
+        return np.array([felt[movable.index(joint)] for joint in self._actuated])
 
     def _place_base(self, start: InitialState, row: int) -> None:
         base = Pose(start.position_w[row], normalize(start.quat_wb[row]))
@@ -269,6 +309,10 @@ class PyBulletWorld:
         numbers = np.concatenate([q, base.position, base.quat])
         # Written so that NaN counts as diverged.
         return not (np.isfinite(numbers).all() and (np.abs(speeds) < _DIVERGED_SPEED).all())
+
+
+def _steps(duration: float, longest: float) -> int:
+    return math.ceil(duration / longest - 1e-9)
 
 
 def _wxyz(quat: tuple[float, float, float, float]) -> Array:

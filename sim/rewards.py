@@ -208,6 +208,19 @@ def foot_clearance(x: RewardInput, *, target_m: float = 0.08) -> Array:
     return np.einsum("nf,nf,nf->n", error, error, swing) * x.moving
 
 
+def trot(x: RewardInput) -> Array:
+    """1 while exactly one diagonal pair of feet is down, while moving, else 0.
+
+    Feet stand in the order front right, front left, rear right, rear left. Small robots trot at
+    every speed of a walk, and a policy that is told so finds stepping sooner.
+    """
+    if x.foot_contact.shape[1] != 4:
+        raise ConfigError(f"reward trot needs four feet; the robot has {x.foot_contact.shape[1]}")
+    down = x.foot_contact > 0.5
+    diagonal = (down[:, 0] & down[:, 3]) | (down[:, 1] & down[:, 2])
+    return (diagonal & (down.sum(axis=1) == 2) & x.moving).astype(np.float64)
+
+
 def standing_contact(x: RewardInput) -> Array:
     """Number of feet off the ground while the command is zero, else 0 [1]."""
     return (x.foot_contact.shape[1] - _sum(x.foot_contact)) * ~x.moving
@@ -257,6 +270,7 @@ TERMS: dict[str, Term] = {
         feet_air_time,
         foot_slip,
         foot_clearance,
+        trot,
         standing_contact,
         undesired_contact,
         alive,

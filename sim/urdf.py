@@ -40,6 +40,9 @@ Array = NDArray[np.float64]
 BASE_FRAME = "ferry_base_frame"
 """Name of the root link that :func:`prepare` adds: the base frame, z up."""
 
+WORLD_LINK = "world_link"
+"""What a link called "world" is called in the prepared file."""
+
 UNLIMITED = 1e9
 """Stands for "no limit" in files and engines, which take no infinity."""
 
@@ -125,6 +128,7 @@ def prepare(robot: RobotSpec, *, visuals: bool = False) -> PreparedUrdf:
     frame = _add_base_frame(root_element, root, base_to_root)
     if robot.base == "floating":
         _carry_base_mass(frame, links, inertials, carrier, in_carrier, root, base_to_root)
+    _rename_world(root_element)
     return PreparedUrdf(
         path=path,
         root=root,
@@ -210,6 +214,17 @@ def _add_base_frame(
     rpy = " ".join(repr(v) for v in _rpy(base_to_root.quat))
     ElementTree.SubElement(joint, "origin", xyz=xyz, rpy=rpy)
     return frame
+
+
+def _rename_world(root_element: ElementTree.Element) -> None:
+    """Give a link called "world" another name: MuJoCo takes it for the world itself."""
+    for link in root_element.findall("link"):
+        if link.get("name") == "world":
+            link.set("name", WORLD_LINK)
+    for tag in ("joint/parent", "joint/child"):
+        for end in root_element.findall(tag):
+            if end.get("link") == "world":
+                end.set("link", WORLD_LINK)
 
 
 def _carry_base_mass(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -67,6 +70,17 @@ def test_the_commands_take_the_documented_options() -> None:
         page = run(*command.split(), "--help").stdout
         for option in options.split():
             assert f" {option} " in page, (command, option)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_commands_in_the_documentation_are_ones_that_exist(page: str) -> None:
+    lines = (ROOT / page).read_text().splitlines()
+    commands = [line.split("#")[0].strip() for line in lines if line.startswith("ferry ")]
+    assert len(commands) > 5 or page != "README.md"
+    for command in commands:
+        # Help is shown only if every option and argument before it was understood.
+        result = run(*shlex.split(command)[1:], "--help")
+        assert result.exit_code == 0, (command, result.output)
 
 
 def test_help_needs_nothing_but_the_base_install() -> None:
@@ -205,3 +219,91 @@ def test_a_message_of_several_lines_keeps_them(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("deploy.bundle.read_bundle", refuses)
     assert_refused(run("inspect", str(BUNDLE)), "kp: 40 and 20\n  kd: 1 and 2")
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two iterations with 8 worlds, made by the command line."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    # fmt: off
+    result = run(
+        "train", "a1_walk", "--set", "sim.worlds=8", "--set", "training.horizon=8",
+        "--steps", "128", "--out", str(folder),
+    )
+    # fmt: on
+    assert result.exit_code == 0, result.output
+    assert "ferry evaluate" in result.stdout
+    return folder
+
+
+@pytest.mark.slow
+def test_train_resume_export_and_inspect_one_after_the_other(
+    small_run: Path, tmp_path: Path
+) -> None:
+    config = str(small_run / "config.yaml")
+    again = run("train", config, "--out", str(small_run), "--resume", "--steps", "192")
+    assert again.exit_code == 0, again.output
+    assert "192" in again.stdout
+    bundle = tmp_path / "policy.onnx"
+    exported = run("export", str(small_run), "--out", str(bundle), "--which", "latest")
+    assert exported.exit_code == 0, exported.output
+    assert bundle.stat().st_size < 2**20
+    assert "192" in run("inspect", str(bundle)).stdout
+
+
+@pytest.mark.slow
+def test_a_run_folder_in_use_and_another_config_are_refused(small_run: Path) -> None:
+    config = str(small_run / "config.yaml")
+    assert_refused(run("train", config, "--out", str(small_run)), "--resume")
+    changed = run(
+        *("train", config, "--out", str(small_run), "--resume"), *("--set", "episode_s=10.0")
+    )
+    assert_refused(changed, "episode_s", "20.0", "10.0")
+
+
+@pytest.mark.slow
+def test_an_interrupted_training_keeps_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "ferry.py", "train", "a1_walk", "--set", "sim.worlds=8"),
+            *("--minutes", "5", "--out", str(folder)),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 100.0
+        while time.monotonic() < deadline and not (folder / "metrics.jsonl").is_file():
+            assert process.poll() is None
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert f"\ngo on: ferry train a1_walk --out {folder} --resume\n" in stdout
+    assert list((folder / "checkpoints").glob("step_*"))
+
+
+@pytest.mark.slow
+def test_bench_prints_json_and_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "ferry.py", "bench", "sim", "--json", "--worlds", "16"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert list(found) == [
+        *("env_steps_per_s", "raw_steps_per_s", "ratio", "with_policy_ratio"),
+        *("worlds", "threads"),
+    ]
+    assert found["worlds"] == 16
+    assert 0.0 < found["with_policy_ratio"] < found["ratio"] <= 1.2
+    assert "benchmark" in done.stderr

@@ -30,6 +30,9 @@ NODE_FILES = {
     "deploy/safety_node.py",
     "deploy/robot_node.py",
     "deploy/recorder_node.py",
+    "deploy/operator_node.py",
+    "deploy/records.py",
+    "deploy/state_stream.py",
 }
 LAUNCH_FILES = {"deploy/launch/robot.launch.py"}
 # fmt: off

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from real.errors import FerryError
 from real.rollout import EpisodeStats, Rollout
-from sim.env import StepResult
+from sim.result import StepResult
 from sim.streams import pack_streams, unpack_streams
 from training.networks import ActorCritic, NetworkConfig, gaussian_log_prob
 from training.snapshot import PolicySnapshot, load_snapshot

@@ -142,7 +142,8 @@ def evaluate(
         FerryError: unknown suite, a number out of range, a robot that does not fit the policy.
     """
     chosen = find_suite(suite)
-    seeds = episode_seeds(seed, episodes or chosen.episodes, purpose=purpose)
+    count = chosen.episodes if episodes is None else episodes
+    seeds = episode_seeds(seed, count, purpose=purpose)
     robot = load_robot(policy.contract.robot if config is None else config.robot)
     policy.contract.require_match(RobotContract.from_spec(robot))
     with contextlib.closing(Worlds(chosen, robot, config=config, seeds=seeds)) as worlds:

@@ -278,4 +278,5 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)

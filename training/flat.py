@@ -1,8 +1,8 @@
-"""All parameters of a module in one tensor: one Adam call and one norm instead of dozens."""
+"""All parameters of a network in one tensor: one Adam call and one norm instead of dozens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -13,20 +13,20 @@ from real.errors import FerryError
 
 
 class FlatAdam:
-    """Adam on one flat vector of which all parameters of a module are views.
+    """Adam on one flat vector of which all parameters of a network are views.
 
-    On networks of this size a third of the time of an optimiser step is the overhead of handling
-    14 small tensors one by one. The gradients are views of one vector too, so never set them to
+    On networks of this size much of an optimiser step is the overhead of handling many small
+    tensors one by one. The gradients are views of one vector too, so never set them to
     None: call :meth:`zero_grad` of this class.
 
     Args:
-        module: its parameters are moved, in place, into the flat vector; float32 on the CPU.
+        named: names and parameters; moved, in place, into the flat vector; float32 on the CPU.
         learning_rate: initial step size.
     """
 
-    def __init__(self, module: nn.Module, *, learning_rate: float) -> None:
-        self.layout = tuple((n, tuple(p.shape)) for n, p in module.named_parameters())
-        parameters = list(module.parameters())
+    def __init__(self, named: Iterable[tuple[str, nn.Parameter]], *, learning_rate: float) -> None:
+        self._named = tuple(named)
+        parameters = [parameter for _, parameter in self._named]
         size = sum(p.numel() for p in parameters)
         self.values = nn.Parameter(torch.empty(size))
         self.grad = torch.zeros(size)
@@ -57,6 +57,13 @@ class FlatAdam:
     @learning_rate.setter
     def learning_rate(self, value: float) -> None:
         self._adam.param_groups[0]["lr"] = value
+
+    def not_finite(self) -> str | None:
+        """Name of the first parameter whose gradient is not finite, or None."""
+        for name, parameter in self._named:
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                return name
+        return None
 
     def zero_grad(self) -> None:
         """Set all gradients to zero."""

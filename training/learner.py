@@ -14,14 +14,16 @@ from torch import Tensor
 
 from real.errors import FerryError
 from real.rollout import Rollout
+from training.flat import FlatAdam
 from training.networks import ActorCritic, NetworkConfig, gaussian_entropy, gaussian_log_prob
 from training.normalizer import Moments
-from training.ppo import Batch, NonFiniteUpdateError, Ppo, PpoConfig, normalized
+from training.ppo import Batch, NonFiniteUpdateError, Ppo, PpoConfig, normalized, side_by_side
 from training.returns import Ends, gae, vtrace
 from training.snapshot import PolicySnapshot, load_snapshot, take_snapshot
 from training.symmetry import Mirror
 
 Arrays = dict[str, NDArray[Any]]
+Float32 = NDArray[np.float32]
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,32 @@ MAX_REFUSED = 10
 
 class TrainingDiverged(FerryError):
     """Update after update had to be refused."""
+
+
+@dataclass(frozen=True)
+class _Acted:
+    """All samples as the actor sees them, see :class:`training.ppo.Batch`; log_ratio ``[B]``."""
+
+    obs: Tensor
+    actions: Tensor
+    means: Tensor
+    log_probs: Tensor
+    log_ratio: Tensor
+
+
+@dataclass(frozen=True)
+class _Valued:
+    """One rollout as the critic sees it.
+
+    Attributes:
+        critic_obs: ``[(T+1)*N, C]`` normalised.
+        values: ``[T+1, N]``.
+        final_values: ``[T, N]``, 0 where no episode was cut.
+    """
+
+    critic_obs: Tensor
+    values: Float32
+    final_values: Float32
 
 
 @dataclass(frozen=True)
@@ -87,7 +115,7 @@ class Learner:
     @property
     def learning_rate(self) -> float:
         """Step size of the next update."""
-        return self._ppo.optimizer.learning_rate
+        return self._ppo.actor_adam.learning_rate
 
     def snapshot(self) -> PolicySnapshot:
         """A copy of the present version."""
@@ -138,33 +166,25 @@ class Learner:
                 "from an older checkpoint, or lower training.ppo.max_learning_rate"
             ) from error
 
-    @torch.no_grad()
     def _prepare(self, rollouts: Sequence[Rollout]) -> _Prepared:
         """Everything the epochs need, computed once with the policy as it is."""
-        policy = self.policy
-        raw = _joined([r.obs[:-1] for r in rollouts])  # [B, D]
-        actions = _joined([r.actions for r in rollouts])
-        log_probs = _joined([r.log_probs for r in rollouts])
-        obs = policy.obs_norm(raw)
-        means = policy.actor(obs)
-        log_ratio = gaussian_log_prob(actions, means, policy.log_std) - log_probs
-        # [B] -> one [T, N] per rollout
-        sizes = [r.log_probs.size for r in rollouts]
-        ratios = zip(log_ratio.split(sizes), rollouts, strict=True)
-        parts = [self._returns(r, x.numpy().reshape(r.log_probs.shape)) for x, r in ratios]
-        critic_obs, values, advantages, targets = (
-            torch.cat(part) for part in zip(*parts, strict=True)
+        acted, valued = side_by_side(
+            lambda: self._asked_actor(rollouts), lambda: [self._asked_critic(r) for r in rollouts]
         )
-        if self._mirror is not None:
-            image = policy.obs_norm(self._mirror.obs(raw))
-            obs, means = torch.cat((obs, image)), torch.cat((means, policy.actor(image)))
-            actions = torch.cat((actions, self._mirror.action(actions)))
+        # [B] -> one [T, N] per rollout
+        ratios = acted.log_ratio.split([r.log_probs.size for r in rollouts])
+        returns = [
+            self._returns(r, v, x.numpy().reshape(r.log_probs.shape))
+            for r, v, x in zip(rollouts, valued, ratios, strict=True)
+        ]
+        advantages, targets = (_joined(part) for part in zip(*returns, strict=True))
+        values = _joined([v.values[:-1] for v in valued])
         batch = Batch(
-            obs=obs,
-            critic_obs=critic_obs,
-            actions=actions,
-            means=means,
-            log_probs=log_probs,
+            obs=acted.obs,
+            critic_obs=torch.cat([v.critic_obs[: v.values[:-1].size] for v in valued]),
+            actions=acted.actions,
+            means=acted.means,
+            log_probs=acted.log_probs,
             advantages=normalized(advantages),
             targets=targets,
             values=values,
@@ -174,14 +194,27 @@ class Learner:
         error = float((targets - values).var(correction=0))
         return _Prepared(
             batch=batch,
-            ratio_error=float(log_ratio.expm1().abs().max()),
+            ratio_error=float(acted.log_ratio.expm1().abs().max()),
             explained_variance=1.0 - error / spread if spread > 0.0 else 0.0,
         )
 
-    def _returns(
-        self, rollout: Rollout, log_ratio: NDArray[np.float32]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Normalised critic observations ``[T*N, C]``, values, advantages, targets ``[T*N]``."""
+    @torch.no_grad()
+    def _asked_actor(self, rollouts: Sequence[Rollout]) -> _Acted:
+        policy = self.policy
+        raw = _joined([r.obs[:-1] for r in rollouts])  # [B, D]
+        actions = _joined([r.actions for r in rollouts])
+        log_probs = _joined([r.log_probs for r in rollouts])
+        obs = policy.obs_norm(raw)
+        means = policy.actor(obs)
+        log_ratio = gaussian_log_prob(actions, means, policy.log_std) - log_probs
+        if self._mirror is not None:
+            image = policy.obs_norm(self._mirror.obs(raw))
+            obs, means = torch.cat((obs, image)), torch.cat((means, policy.actor(image)))
+            actions = torch.cat((actions, self._mirror.action(actions)))
+        return _Acted(obs, actions, means, log_probs, log_ratio)
+
+    @torch.no_grad()
+    def _asked_critic(self, rollout: Rollout) -> _Valued:
         steps, num = rollout.log_probs.shape
         critic_obs = self.policy.critic_norm(_joined([rollout.critic_obs]))  # [(T+1)*N, C]
         values = self.policy.critic(critic_obs).view(steps + 1, num).numpy()
@@ -190,16 +223,22 @@ class Learner:
             t, n = rollout.final_index.T
             final = self.policy.value(torch.from_numpy(rollout.final_critic_obs))
             final_values[t, n] = final.numpy()
-        ends = Ends(rollout.terminated, rollout.truncated, final_values)
+        return _Valued(critic_obs, values, final_values)
+
+    def _returns(
+        self, rollout: Rollout, valued: _Valued, log_ratio: Float32
+    ) -> tuple[Float32, Float32]:
+        """Advantages and targets, ``[T, N]`` each."""
+        ends = Ends(rollout.terminated, rollout.truncated, valued.final_values)
         config = self.config
         if config.returns == "gae":
-            advantages, targets = gae(
-                rollout.rewards, values, ends=ends, gamma=config.gamma, lam=config.lam
+            found = gae(
+                rollout.rewards, valued.values, ends=ends, gamma=config.gamma, lam=config.lam
             )
         else:
-            advantages, targets = vtrace(
+            found = vtrace(
                 rollout.rewards,
-                values,
+                valued.values,
                 log_ratio=log_ratio,
                 ends=ends,
                 gamma=config.gamma,
@@ -207,26 +246,34 @@ class Learner:
                 rho_bar=config.rho_bar,
                 c_bar=config.c_bar,
             )
-        flat = [np.ascontiguousarray(x, np.float32) for x in (values[:-1], advantages, targets)]
-        v, a, y = (torch.from_numpy(x.reshape(-1)) for x in flat)
-        return critic_obs[: steps * num], v, a, y
+        return found[0].astype(np.float32), found[1].astype(np.float32)
 
     def _update_normalizers(self, rollouts: Sequence[Rollout]) -> None:
         """After the epochs, so that the statistics of a batch do not change under it."""
         policy = self.policy
-        policy.obs_norm.update(Moments.of(_joined([r.obs[:-1] for r in rollouts])))
-        policy.critic_norm.update(Moments.of(_joined([r.critic_obs[:-1] for r in rollouts])))
+        seen, seen_by_critic = side_by_side(
+            lambda: Moments.of(_joined([r.obs[:-1] for r in rollouts])),
+            lambda: Moments.of(_joined([r.critic_obs[:-1] for r in rollouts])),
+        )
+        policy.obs_norm.update(seen)
+        policy.critic_norm.update(seen_by_critic)
 
     def state_dict(self) -> Arrays:
         """Everything but the policy itself, as flat arrays; see :meth:`load_state_dict`."""
-        optimizer = self._ppo.optimizer
         return {
             "version": np.array(self.version, dtype=np.int64),
             "refused": np.array(self._refused, dtype=np.int64),
-            "learning_rate": np.array(optimizer.learning_rate, dtype=np.float64),
+            "learning_rate": np.array(self.learning_rate, dtype=np.float64),
             "generator": self._generator.get_state().numpy().copy(),
-            **{f"adam.{name}": value for name, value in optimizer.state_dict().items()},
+            **{
+                f"adam.{network}.{name}": value
+                for network, adam in self._adams().items()
+                for name, value in adam.state_dict().items()
+            },
         }
+
+    def _adams(self) -> dict[str, FlatAdam]:
+        return {"actor": self._ppo.actor_adam, "critic": self._ppo.critic_adam}
 
     def load_state_dict(self, policy: Arrays, state: Arrays) -> None:
         """Continue with ``policy`` (as in a snapshot) and what :meth:`state_dict` gave.
@@ -238,11 +285,12 @@ class Learner:
         if missing:
             raise FerryError(f"learner state lacks {', '.join(missing)}")
         load_snapshot(self.policy, policy)
-        optimizer = self._ppo.optimizer
-        optimizer.load_state_dict(
-            {k.removeprefix("adam."): v for k, v in state.items() if k.startswith("adam.")}
-        )
-        optimizer.learning_rate = float(state["learning_rate"])
+        for network, adam in self._adams().items():
+            prefix = f"adam.{network}."
+            adam.load_state_dict(
+                {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+            )
+        self._ppo.actor_adam.learning_rate = float(state["learning_rate"])
         self._generator.set_state(torch.from_numpy(np.array(state["generator"])))
         self.version = int(state["version"])
         self._refused = int(state["refused"])
@@ -258,7 +306,7 @@ def _check_finite(rollouts: Sequence[Rollout]) -> None:
             )
 
 
-def _joined(parts: Sequence[NDArray[np.float32]]) -> Tensor:
+def _joined(parts: Sequence[Float32]) -> Tensor:
     """Rollout arrays as one tensor: ``[T, N, ...] each -> [sum T*N, ...]``."""
     flat = [torch.from_numpy(np.ascontiguousarray(part)).flatten(0, 1) for part in parts]
     return flat[0] if len(flat) == 1 else torch.cat(flat)

@@ -55,8 +55,9 @@ METRICS: dict[str, Metric] = {
     "ppo/value_loss": Metric("1", "squared error of the value, clipped, mean over minibatches"),
     "ppo/kl": Metric("nat", "KL(policy before the update || policy), mean over minibatches"),
     "ppo/clip_fraction": Metric("1", "share of samples whose density ratio was clipped"),
-    "ppo/grad_norm": Metric("1", "norm of the gradient before it is bounded, mean"),
-    "ppo/learning_rate": Metric("1", "step size of Adam after the update"),
+    "ppo/grad_norm": Metric("1", "norm of the actor's gradient before it is bounded, mean"),
+    "ppo/critic_grad_norm": Metric("1", "norm of the critic's gradient before it is bounded, mean"),
+    "ppo/learning_rate": Metric("1", "step size of the actor's Adam after the update"),
     "ppo/entropy": Metric("nat", "entropy of the action distribution"),
     "ppo/std": Metric("1", "standard deviation of the action, mean over its dimensions"),
     "ppo/ratio_error": Metric(

@@ -68,6 +68,16 @@ class ActorCritic(nn.Module):
         self.critic = _mlp(critic_dim, config.critic_hidden, 1, 1.0, generator)
         self.log_std = nn.Parameter(torch.full((action_dim,), math.log(config.init_std)))
 
+    def actor_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Names and parameters that the surrogate loss trains."""
+        named = self.named_parameters()
+        return [(name, p) for name, p in named if not name.startswith("critic.")]
+
+    def critic_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Names and parameters that the value loss trains: all others."""
+        named = self.named_parameters()
+        return [(name, p) for name, p in named if name.startswith("critic.")]
+
     def mean(self, obs: Tensor) -> Tensor:
         """Mean action of raw observations: ``[..., D] -> [..., A]``."""
         return self.actor(self.obs_norm(obs))

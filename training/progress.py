@@ -6,6 +6,7 @@ go to stdout; everything here goes to stderr, so that output can be piped.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+#: Where bars and log lines go; one object, so that neither draws over the other.
+TERMINAL = Console(stderr=True)
+
 #: How often a log file (stderr that is no terminal) gets a line [s].
 LOG_PERIOD_S = 30.0
 
@@ -33,14 +37,13 @@ class ProgressFn(Protocol):
         ...
 
 
-class Stage(Protocol):
-    """Opens a titled progress display: ``with stage("training") as progress: ...``."""
-
-    def __call__(self, title: str) -> Iterator[ProgressFn]: ...
-
-
 def silent(done: float, total: float, note: str = "") -> None:
     """A :class:`ProgressFn` that shows nothing."""
+
+
+def say(line: str) -> None:
+    """Show a line above the bar, if there is one."""
+    TERMINAL.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -49,9 +52,9 @@ def bar(title: str, *, console: Console | None = None) -> Iterator[ProgressFn]:
 
     Args:
         title: what is being done, e.g. ``training``.
-        console: where to draw; stderr if None.
+        console: where to draw; :data:`TERMINAL` if None.
     """
-    console = console or Console(stderr=True)
+    console = console or TERMINAL
     if not console.is_terminal:
         yield _Lines(title, console.print)
         return
@@ -64,28 +67,36 @@ def bar(title: str, *, console: Console | None = None) -> Iterator[ProgressFn]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, transient=False) as display:
-        task = display.add_task(title, total=None, note="")
+    display = Progress(*columns, console=console)
+    task = display.add_task(title, total=None, note="")
 
-        def update(done: float, total: float, note: str = "") -> None:
-            display.update(task, completed=done, total=total, note=note)
+    def update(done: float, total: float, note: str = "") -> None:
+        # Started here: what is refused at once shows no bar. Starting twice does nothing.
+        display.start()
+        # An unknown total is drawn as a pulse.
+        display.update(task, completed=done, total=total or None, note=note)
 
+    try:
         yield update
         display.update(task, note="", completed=display.tasks[0].total or 0.0)
+    finally:
+        display.stop()
 
 
 class _Lines:
-    """One line at the start, every :data:`LOG_PERIOD_S`, and when the total is reached."""
+    """One line at the first step, every :data:`LOG_PERIOD_S`, and when the total is reached."""
 
     def __init__(self, title: str, write: Callable[[str], None]) -> None:
         self._title = title
         self._write = write
         self._start = time.monotonic()
         self._next = self._start + LOG_PERIOD_S
-        self._ended = False
-        write(f"{title} ...")
+        self._begun = self._ended = False
 
     def __call__(self, done: float, total: float, note: str = "") -> None:
+        if not self._begun:
+            self._begun = True
+            self._write(f"{self._title} ...")
         now = time.monotonic()
         finished = total > 0.0 and done >= total
         if self._ended or not (finished or now >= self._next):
@@ -97,3 +108,29 @@ class _Lines:
         left = f", {elapsed * (1.0 - share) / share:.0f} s left" if 0.0 < share < 1.0 else ""
         tail = f" ({note})" if note else ""
         self._write(f"{self._title}: {share:.0%} after {elapsed:.0f} s{left}{tail}")
+
+
+@contextmanager
+def ticking(progress: ProgressFn, seconds: float) -> Iterator[None]:
+    """Advance a progress display by the clock, for work that only takes its time.
+
+    Args:
+        progress: told the time spent, every half second, from a thread of its own.
+        seconds: how long the work is expected to take [s].
+    """
+    over = threading.Event()
+    start = time.monotonic()
+
+    def tick() -> None:
+        while not over.wait(0.5):
+            # The end of the block is the end; until then it is never quite done.
+            progress(min(time.monotonic() - start, 0.99 * seconds), seconds)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    progress(seconds, seconds)

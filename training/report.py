@@ -58,7 +58,7 @@ class Trace:
         time_s: ``[T]`` since the first sample [s].
         command: ``[T, 3]`` vx [m/s], vy [m/s], wz [rad/s] in the base frame.
         velocity: ``[T, 3]`` the same, measured (simulated truth).
-        fallen_at_s: when the robot fell, or None.
+        fallen_at_s: when the robot fell or was stopped, or None.
     """
 
     label: str
@@ -79,7 +79,6 @@ class ReportData:
         rows: one tuple of cells per measured quantity.
         curves: one per training run.
         traces: one per drive.
-        tick_us: ``[K]`` duration of every controller tick [us].
         picture: a GIF, PNG or MP4 file of the robot.
         notes: how each number is defined.
         origin: where the numbers are from: command, seed, commit, versions.
@@ -91,7 +90,6 @@ class ReportData:
     rows: Sequence[Sequence[str]]
     curves: Sequence[Curve]
     traces: Sequence[Trace]
-    tick_us: Array | None
     picture: Path | None
     notes: Mapping[str, str]
     origin: Mapping[str, str]
@@ -128,10 +126,6 @@ def render_html(data: ReportData) -> str:
         _figure(curve_figure(data.curves))
         if any(c.minutes.size for c in data.curves)
         else _absent("the run was too short to be evaluated while it trained"),
-        "<h2>Time of a controller tick</h2>",
-        _figure(tick_figure(data.tick_us))
-        if data.tick_us is not None and data.tick_us.size
-        else _absent("no tick was recorded"),
         "<h2>What the numbers mean</h2>",
         _definitions(data.notes),
         "<h2>Where they are from</h2>",
@@ -169,7 +163,7 @@ def velocity_figure(traces: Sequence[Trace]) -> Figure:
         bound = 1.3 * max(0.5, float(np.abs(first.command[:, i]).max(initial=0.0)))
         axis.set_ylim(-bound, bound)
     axes[0].legend(loc="upper right", ncols=len(traces) + 1, frameon=False, fontsize=8)
-    axes[-1].set_xlabel("time [s]   (dashed: the robot has fallen)")
+    axes[-1].set_xlabel("time [s]   (dashed: fell or was stopped)")
     return figure
 
 
@@ -189,20 +183,6 @@ def curve_figure(curves: Sequence[Curve]) -> Figure:
     return figure
 
 
-def tick_figure(tick_us: Array) -> Figure:
-    """Histogram of tick durations, the slowest 0.1 % gathered in the last bar."""
-    figure, (axis,) = _panels(1, height=2.4)
-    top = float(np.quantile(tick_us, 0.999))
-    axis.hist(np.minimum(tick_us, top), bins=60, color=RUN_COLOURS[0])
-    for share, style in ((50, "-"), (99, "--")):
-        value = float(np.percentile(tick_us, share))
-        axis.axvline(value, color="black", linestyle=style, lw=1, label=f"p{share} {value:.0f} us")
-    axis.set_xlabel("duration [us]")
-    axis.set_ylabel("ticks")
-    axis.legend(frameon=False, fontsize=8)
-    return figure
-
-
 def _panels(rows: int, *, height: float) -> tuple[Figure, list[Axes]]:
     # The object interface needs no display and leaves no global state behind.
     from matplotlib.figure import Figure
@@ -211,6 +191,7 @@ def _panels(rows: int, *, height: float) -> tuple[Figure, list[Axes]]:
     grid = figure.subplots(rows, 1, sharex=True, squeeze=False)
     axes: list[Axes] = [row[0] for row in grid]
     for axis in axes:
+        axis.margins(x=0.01)
         axis.grid(visible=True, color="#dddddd", linewidth=0.6)
         axis.set_axisbelow(True)
         axis.spines[["top", "right"]].set_visible(False)
@@ -244,8 +225,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["<div class=scroll><table>"]
     if header:
         lines.append("<tr>" + "".join(f"<th>{html.escape(c)}</th>" for c in header) + "</tr>")
-    for row in rows:
-        lines.append("<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in row) + "</tr>")
+    lines += ["<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows]
     return "".join(lines) + "</table></div>"
 
 

@@ -28,7 +28,9 @@ class RunLength(Config):
     )
     checkpoint_every: int = Field(default=50, ge=1, description="iterations between checkpoints")
     keep: int = Field(default=3, ge=1, description="newest checkpoints kept, besides the best")
-    threads: int = Field(default=0, ge=0, description="threads of the learner; 0 = all CPUs")
+    threads: int = Field(
+        default=1, ge=1, description="threads inside each network; actor and critic run in two"
+    )
 
 
 class TrainingConfig(Config):

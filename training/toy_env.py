@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.env import StepResult
+from sim.result import StepResult
 from sim.streams import make_streams, pack_streams, unpack_streams
 
 Arrays = dict[str, NDArray[Any]]

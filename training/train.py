@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -98,7 +97,8 @@ def train(
         resume: go on with the run in ``out``.
         minutes: total wall time of the run, earlier sessions included; the config's if None.
         steps: total control steps of all worlds; the config's if None.
-        evaluate: scores the policy on the selection seeds; None leaves ``best`` undecided.
+        evaluate: scores the policy; :func:`training.evaluator.selection_scorer` if None, or
+            nobody if ``env_factory`` is given.
         progress: told how far the run is.
         env_factory: makes the worlds; the task's own if None.
 
@@ -108,6 +108,8 @@ def train(
     """
     config = with_limits(config, minutes=minutes, steps=steps)
     run = config.training.run
+    if evaluate is None and env_factory is None:
+        evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
         # The worlds come first: a task that cannot run leaves no folder behind.
         env = (env_factory or _task_env)(config)
@@ -252,6 +254,13 @@ def _task_env(config: RunConfig) -> VectorEnv:
     return make_env(config, seed=config.training.seed)
 
 
+def _selection(config: RunConfig) -> Evaluate:
+    # Imported here, since it brings the robot's side: controller, filter and ONNX Runtime.
+    from training.evaluator import selection_scorer
+
+    return selection_scorer(config)
+
+
 def _runtime(config: RunConfig, env: VectorEnv) -> SerialRuntime:
     training = config.training
     actor = ActorWorker(env, "actor-0", network=training.network, seed=training.seed)
@@ -281,9 +290,13 @@ def _mirror(config: RunConfig, env: VectorEnv) -> Mirror | None:
 
 @contextlib.contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads, 0 for all CPUs this process may use."""
+    """Let torch split an operation over so many threads.
+
+    One is best for networks of a usual size: with more, threads wait for each other after every
+    layer, and spin for milliseconds where another process has taken a core.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(number or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(number)
     try:
         yield
     finally:

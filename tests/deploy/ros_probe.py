@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import Twist
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
@@ -21,8 +20,8 @@ from std_srvs.srv import Trigger
 
 from deploy.convert import to_ns
 from deploy.graph import LOOPBACK, Graph, RobotChoice, graph
+from deploy.processes import Supervisor
 from deploy.records import read_step
-from deploy.supervisor import Supervisor
 from tests.deploy.stand_bundle import write_bundle
 
 #: No wait in these tests is longer, however busy the computer.
@@ -62,7 +61,7 @@ class Probe:
             RELIABLE,
         )
         listen(DiagnosticArray, "/diagnostics", self._take(self._diagnosed), RELIABLE)
-        self.twist = self.node.create_publisher(Twist, "/cmd_vel", RELIABLE)
+        self._twist = None
         self._executor = SingleThreadedExecutor(context=self.context)
         self._executor.add_node(self.node)
         self._running = True
@@ -138,6 +137,12 @@ class Probe:
             assert time.monotonic() < deadline, f"refused for another reason: {message}"
             time.sleep(0.1)
 
+    def drive(self, message):
+        """Publish a velocity command, stamped or not; one kind per test."""
+        if self._twist is None:
+            self._twist = self.node.create_publisher(type(message), "/cmd_vel", RELIABLE)
+        self._twist.publish(message)
+
     def policy(self, names, targets):
         """Act as the policy: answer every fourth state with ``targets()`` for joints ``names``."""
         out = self.node.create_publisher(JointState, "/policy/joint_command", RELIABLE)
@@ -162,21 +167,33 @@ class Probe:
 
 
 def describe(
-    folder: Path, *, contract=None, without=(), start=None, record=None, **options
+    folder: Path, *, contract=None, without=(), start=None, record=None, ramp_s=0.3
 ) -> Graph:
     """The graph of a standing policy and the loopback robot in this process's domain."""
-    bundle = write_bundle(folder / "stand.onnx", contract)
-    choice = RobotChoice(LOOPBACK, simulated=True, options={"start": start or {}})
+    settings = folder / "safety.yaml"
+    settings.write_text(f"ramp_s: {ramp_s}\n")
     described = graph(
-        bundle,
-        choice,
+        write_bundle(folder / "stand.onnx", contract),
+        RobotChoice(LOOPBACK, simulated=True, options={"start": start or {}}),
         robot_name="a1",
         record=record,
         metadata={"bundle": "stand"},
+        safety_settings=settings,
+        # Half a second: these tests look at what follows a silence, on computers that may be busy
+        # with ten other tests and then fall silent for a fifth of a second by themselves.
+        watchdog_periods=25.0,
         domain_id=int(os.environ["ROS_DOMAIN_ID"]),
-        **options,
     )
     return replace(described, nodes=tuple(n for n in described.nodes if n.name not in without))
+
+
+def with_parameters(described: Graph, name: str, **parameters) -> Graph:
+    """The same graph with more parameters for one node."""
+    nodes = [
+        replace(n, parameters={**n.parameters, **parameters}) if n.name == name else n
+        for n in described.nodes
+    ]
+    return replace(described, nodes=tuple(nodes))
 
 
 @contextlib.contextmanager

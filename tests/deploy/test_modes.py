@@ -66,7 +66,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize(("mode", "event"), itertools.product(EXPECTED, Event))
+@pytest.mark.parametrize(("mode", "event"), list(itertools.product(EXPECTED, Event)))
 def test_every_event_in_every_mode_does_what_the_table_says(mode, event):
     made = in_mode(mode)
     refused = made.fire(event)

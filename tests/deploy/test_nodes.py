@@ -13,10 +13,19 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from geometry_msgs.msg import Twist, TwistStamped
+
+from deploy.convert import set_stamp, to_ns
 from deploy.modes import Mode
 from real.log import read_log
 from real.spec import load_robot
-from tests.deploy.ros_probe import PATIENCE_S, describe, positions, running
+from tests.deploy.ros_probe import (
+    PATIENCE_S,
+    describe,
+    positions,
+    running,
+    with_parameters,
+)
 from tests.deploy.stand_bundle import other_gain, stand_contract
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -30,12 +39,11 @@ def test_armed_it_ramps_from_the_measured_pose_runs_and_stops_when_told(tmp_path
     start = {"FL_hip_joint": 0.35, "RR_lower_joint": -1.2}
     measured = np.array([start.get(n, d) for n, d in zip(NAMES, DEFAULT, strict=True)])
     record = tmp_path / "out.mcap"
-    with running(describe(tmp_path, start=start, record=record), tmp_path) as (run, probe):
+    graph = describe(tmp_path, start=start, record=record, ramp_s=2.0)
+    with running(graph, tmp_path) as (run, probe):
         probe.until(lambda: bool(probe.commands), "the safety node speaks")
         assert not any(len(c.position) for c in probe.commands), "before arming: safe stops only"
         probe.arm()
-        probe.until(lambda: len(probe.states) > 20, "states")
-        probe.twist.publish(probe.twist.msg_type())
         seen = len(probe.states)
         probe.until(lambda: len(probe.states) > seen + 100, "half a second of standing")
         assert probe.call("/disarm") == (True, "")
@@ -43,7 +51,6 @@ def test_armed_it_ramps_from_the_measured_pose_runs_and_stops_when_told(tmp_path
         after = len(probe.commands)
         probe.until(lambda: len(probe.commands) > after + 5, "commands after the stop")
         assert not any(len(c.position) for c in probe.commands[after:])
-    assert run.summaries["safety_node"]["verdict DAMP"] == 0
     assert [p.returncode for p in run.processes.values()] == [0, 0, 0, 0]
     _check_recording(record, measured)
 
@@ -55,14 +62,16 @@ def _check_recording(record, measured):
     assert log.metadata["ferry"] == {"bundle": "stand"}
     assert log["/safety/mode"].text[-3:] == ("RAMP", "RUN", "DAMP")
     moved = log["/joint_command"]
-    moving = np.flatnonzero(np.isfinite(moved.values["position"]).all(axis=1))
+    armed_ns = log["/safety/mode"].log_ns[-3]
+    moving = np.isfinite(moved.values["position"]).all(axis=1) & (moved.log_ns >= armed_ns - 10**7)
     order = [moved.names.index(n) for n in NAMES]
     targets = moved.values["position"][moving][:, order]
-    # A cubic over 2 s (100 ticks) from the pose it was in; its steepest step is 1.5 / 100.
+    # A cubic over 2 s from the pose it was in; its steepest slope is 1.5 times the mean one.
     np.testing.assert_allclose(targets[0], measured, atol=0.02)
     np.testing.assert_allclose(targets[-1], DEFAULT, atol=1e-6)
-    steepest = 1.5 / 100 * np.abs(measured - DEFAULT).max()
-    assert np.abs(np.diff(targets, axis=0)).max() < 2.5 * steepest
+    steepest = 1.5 * np.abs(measured - DEFAULT).max() / 2.0
+    elapsed = np.diff(moved.stamp_ns[moving])[:, None] * 1e-9
+    assert (np.abs(np.diff(targets, axis=0)) <= 1.01 * steepest * elapsed + 1e-6).all()
     states = log["/joint_states"]
     final = states.values["position"][-1][[states.names.index(n) for n in NAMES]]
     np.testing.assert_allclose(final, DEFAULT, atol=0.01)
@@ -71,7 +80,7 @@ def _check_recording(record, measured):
     recorded = (ticks >= states.stamp_ns[0]) & (ticks <= states.stamp_ns[-1])
     assert recorded.sum() > 100
     assert set(ticks[recorded]) <= set(states.stamp_ns)
-    assert np.median(np.diff(ticks)) == pytest.approx(20e6, rel=0.02)
+    assert len(ticks) <= (ticks[-1] - ticks[0]) / 20e6 + 2
     from rosbags.rosbag2 import Reader
 
     with Reader(record) as bag:
@@ -197,18 +206,56 @@ def test_an_emergency_stop_holds_until_it_is_reset_and_armed_again(tmp_path):
 def test_velocity_commands_are_clamped_and_forgotten_after_half_a_second(tmp_path):
     seen = stand_contract().observation.slices()["command"]
     with running(describe(tmp_path), tmp_path) as (_, probe):
-        message = probe.twist.msg_type()
+        message = Twist()
         message.linear.x, message.linear.y, message.angular.z = 5.0, -0.2, 0.7
         probe.until(lambda: bool(probe.steps), "the policy ticks")
 
         def told():
-            probe.twist.publish(message)
+            probe.drive(message)
             return np.allclose(probe.steps[-1].observation[seen], [1.2, -0.2, 0.7])
 
         probe.until(told, "the command, in its range")
         last = time.monotonic()
         probe.until(lambda: not probe.steps[-1].observation[seen].any(), "the command is forgotten")
         assert time.monotonic() - last > 0.3
+
+
+def test_stamped_velocity_commands_are_judged_by_their_stamp(tmp_path):
+    seen = stand_contract().observation.slices()["command"]
+    graph = with_parameters(describe(tmp_path), "policy_node", twist_stamped=True)
+    with running(graph, tmp_path) as (_, probe):
+        message = TwistStamped()
+        message.twist.angular.z = 0.6
+        probe.until(lambda: bool(probe.steps), "the policy ticks")
+
+        def told(age_s):
+            set_stamp(message.header.stamp, time.time_ns() - round(age_s * 1e9))
+            probe.drive(message)
+            return probe.steps[-1].observation[seen][2] == np.float32(0.6)
+
+        ticks = len(probe.steps)
+        probe.until(lambda: told(2.0) or len(probe.steps) > ticks + 40, "some time")
+        assert not any(s.observation[seen].any() for s in probe.steps), "it was sent long ago"
+        probe.until(lambda: told(0.0), "the command")
+
+
+def test_told_to_explore_the_policy_samples_and_records_with_what_probability(tmp_path):
+    graph = with_parameters(describe(tmp_path), "policy_node", explore=True, seed=3)
+    with running(graph, tmp_path) as (_, probe):
+        probe.until(lambda: len(probe.steps) > 40, "steps")
+        steps, wishes = probe.steps[:40], probe.wishes
+        by_stamp = {to_ns(w.header.stamp): w for w in wishes}
+    noise = np.array([s.action - s.mean for s in steps])
+    assert all(s.explore for s in steps)
+    # The bundle's log_std is -1 everywhere.
+    assert noise.std() == pytest.approx(np.exp(-1.0), rel=0.15)
+    z = noise / np.exp(-1.0)
+    expected = (-0.5 * z**2 + 1.0 - 0.5 * np.log(2 * np.pi)).sum(axis=1)
+    np.testing.assert_allclose([s.log_prob for s in steps], expected, rtol=1e-5)
+    step = next(s for s in steps if s.stamp_ns in by_stamp)
+    scale = np.array(stand_contract().action.scale)
+    target = DEFAULT + scale * step.action
+    np.testing.assert_allclose(positions(by_stamp[step.stamp_ns], NAMES), target, rtol=1e-6)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -278,3 +325,36 @@ def _alive(pid):
         return False
     with open(f"/proc/{pid}/stat") as stat:  # a zombie is not alive
         return stat.read().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["deploy.policy_node"], "parameter bundle is missing"),
+        (["deploy.policy_node", "bundle:=none.onnx"], "none.onnx: cannot be read"),
+        (["deploy.safety_node"], "parameter bundle is missing"),
+        (["deploy.recorder_node"], "parameter path is missing"),
+        (["deploy.operator_node", "schedule:=none.json"], "none.json cannot be read"),
+        (["deploy.robot_node", "robot:=a2"], "no configuration 'a2'"),
+        (["deploy.robot_node", "plugin:=real.loopback:Loopback"], "did you mean 'LoopbackRobot'"),
+        (["deploy.robot_node", "plugin_options:='[1]'"], "expected a JSON object"),
+        (["deploy.robot_node", "plugin_options:='{\"speed\": 1}'"], "speed"),
+        (["deploy.robot_node", "command_timeout_periods:=0"], "command_timeout_periods is 0"),
+        (["deploy.robot_node", "command_timeout_periods:=0.5"], "command_timeout_periods"),
+        (["deploy.robot_node", "command_timeout_periods:=fast"], "expected a number"),
+        (["deploy.robot_node", "publish_clock:=maybe"], "expected true or false"),
+    ],
+)
+def test_a_node_with_a_wrong_parameter_says_so_and_exits_with_2(arguments, words):
+    module, *parameters = arguments
+    extra = [a for p in parameters for a in ("-p", p)]
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--ros-args", *extra],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -106,7 +106,8 @@ def test_the_hardware_order_is_invisible_outside(spec, clock):
     rng = np.random.default_rng(0)
     orders = [list(spec.joint_names), list(rng.permutation(spec.joint_names)), None]
     robots = [LoopbackRobot(spec, hardware_order=order, clock=clock) for order in orders]
-    start = [robot.start() for robot in robots][0].q[0]
+    starts = [robot.start() for robot in robots]
+    start = starts[0].q[0]
     target = start + rng.uniform(-0.3, 0.3, 12)
     for robot in robots:
         robot.exchange(command(spec, target))

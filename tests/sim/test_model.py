@@ -322,6 +322,17 @@ def test_the_base_frame_is_that_of_the_base_link_also_when_it_is_not_the_root(bu
     np.testing.assert_allclose(data.body("one").xpos, expected, atol=1e-12)
 
 
+def test_a_base_link_called_world_is_a_link_like_others(build):
+    named = TWO_ARMS.replace('"base"', '"world"')
+    plain = build_mujoco(build(TWO_ARMS, TWO_JOINTS, base="fixed, link: base, height_m: 0.6"))
+    world = build_mujoco(build(named, TWO_JOINTS, base="fixed, link: world, height_m: 0.6"))
+    q = np.array([0.2, -0.7])
+    one, two = at_pose(plain, q), at_pose(world, q)
+    np.testing.assert_allclose(two.xpos[world.base_body_id], [0.0, 0.0, 0.6])
+    np.testing.assert_allclose(two.body("two").xpos, one.body("two").xpos, atol=1e-12)
+    assert two.geom("floor").xpos[2] == 0.0
+
+
 def test_a_massless_fixed_frame_weighs_nothing_and_both_engines_agree(build, bullet):
     robot = build(TWO_ARMS, TWO_JOINTS)
     assert build_mujoco(robot).model.body_mass.sum() == pytest.approx(4.5, abs=1e-12)
@@ -436,7 +447,8 @@ def test_a_falling_accelerometer_feels_nothing_and_a_standing_one_feels_gravity(
     )
 
 
-def test_a_diverging_world_is_not_silently_put_back(build):
+def test_a_diverging_world_is_not_silently_put_back(build, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # MuJoCo writes its log file wherever it is
     built = build_mujoco(build(TWO_ARMS, TWO_JOINTS))
     data = at_pose(built, np.zeros(2))
     data.qvel[:] = 1e12

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -113,6 +114,15 @@ def test_a_world_depends_neither_on_the_others_nor_on_threads(robot: RobotSpec) 
     assert_same(runs[0], runs[2])
     for name, value in arrays(alone.state()).items():
         np.testing.assert_array_equal(value[0], arrays(runs[0])[name][3], err_msg=name)
+
+
+def test_threads_are_as_asked_or_as_many_as_pay(robot: RobotSpec) -> None:
+    assert MujocoEngine(robot, 3, threads=2).threads == 2
+    assert MujocoEngine(robot, 3).threads == 1
+    assert MujocoEngine(robot, 256).threads == min(16, len(os.sched_getaffinity(0)))
+    for num, threads in ((0, 1), (3, -1)):
+        with pytest.raises(FerryError, match=f"{num} worlds on {threads} threads"):
+            MujocoEngine(robot, num, threads=threads)
 
 
 def test_joints_are_found_by_name_whatever_their_order(robot: RobotSpec) -> None:
@@ -639,7 +649,7 @@ def test_closing_twice_is_allowed(robot: RobotSpec) -> None:
 
 
 def test_gravity_is_seen_from_the_tilted_base(robot: RobotSpec) -> None:
-    """In free fall an accelerometer reads zero; held by nothing, only the motors' reaction is left."""
+    """In free fall an accelerometer reads zero, whatever the attitude."""
     engine = MujocoEngine(robot, 3)
     start = spread(robot, 3, height=2.0)
     start.dq[:] = 0.0

@@ -167,6 +167,17 @@ BY_HAND: dict[str, tuple[dict[str, Any], dict[str, float], list[float]]] = {
         {"target_m": 0.1},
         [0.0128, 0.0, 0.0],
     ),
+    # a diagonal pair in each of the first two worlds, the second standing by command; a pace
+    "trot": (
+        {
+            "foot_contact": np.array(
+                [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]]
+            ),
+            "moving": np.array([True, False, True]),
+        },
+        {},
+        [1.0, 0.0, 0.0],
+    ),
     "standing_contact": (
         {
             "foot_contact": np.array([[0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]),
@@ -271,3 +282,8 @@ def test_unknown_parameter_names_the_nearest_and_all_that_are_known() -> None:
         check_rewards({"track_lin_vel": RewardConfig(weight=1.0, params={"sgma": 1.0})})
     with pytest.raises(ConfigError, match="it has: none"):
         check_rewards({"torque": RewardConfig(weight=1.0, params={"sigma": 1.0})})
+
+
+def test_a_robot_without_four_feet_cannot_trot():
+    with pytest.raises(ConfigError, match="four feet"):
+        term("trot", measured())

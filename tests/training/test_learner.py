@@ -246,9 +246,9 @@ def test_a_learner_state_of_another_network_or_with_a_part_missing_is_refused():
     wide = Learner(4, 5, action_dim=2, network=NetworkConfig(hidden=(8,)), ppo=PpoConfig(), seed=0)
     with pytest.raises(FerryError, match="another network"):
         wide.load_state_dict(policy, state)
-    with pytest.raises(FerryError, match=r"adam.exp_avg"):
-        made.load_state_dict(policy, {k: v for k, v in state.items() if k != "adam.exp_avg"})
-    short = state | {"adam.exp_avg": state["adam.exp_avg"][:-1]}
+    with pytest.raises(FerryError, match=r"adam.actor.exp_avg"):
+        made.load_state_dict(policy, {k: v for k, v in state.items() if k != "adam.actor.exp_avg"})
+    short = state | {"adam.actor.exp_avg": state["adam.actor.exp_avg"][:-1]}
     with pytest.raises(FerryError, match="exp_avg"):
         made.load_state_dict(policy, short)
 

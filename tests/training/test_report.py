@@ -17,7 +17,6 @@ from training.report import (
     Trace,
     curve_figure,
     render_html,
-    tick_figure,
     velocity_figure,
     write_report,
 )
@@ -48,7 +47,6 @@ def data(tmp_path: Path) -> ReportData:
         rows=[("tracking", "0.873"), ("falls", "0")],
         curves=[Curve("randomised", minutes, mean, mean - 0.05, mean + 0.04)],
         traces=[trace("randomised"), trace("not randomised", fallen_at_s=4.4)],
-        tick_us=np.linspace(100.0, 300.0, 500),
         picture=picture,
         notes={"tracking": "one is perfect"},
         origin={"seed": "3"},
@@ -81,7 +79,7 @@ def test_the_page_loads_nothing_from_elsewhere(data: ReportData) -> None:
     assert page.loaded
     outside = [v for v in page.loaded if not v.startswith(("data:", "#"))]
     assert outside == []
-    assert page.tags.count("svg") == 3
+    assert page.tags.count("svg") == 2
     assert "script" not in page.tags
 
 
@@ -95,9 +93,9 @@ def test_the_page_carries_the_numbers_and_the_picture_and_escapes_text(data: Rep
 
 
 def test_every_missing_part_is_replaced_by_a_sentence(data: ReportData, tmp_path: Path) -> None:
-    bare = replace(data, curves=[], traces=[], tick_us=None, picture=tmp_path / "gone.gif")
+    bare = replace(data, curves=[], traces=[], picture=tmp_path / "gone.gif")
     page = render_html(bare)
-    assert page.count("Not shown:") == 4
+    assert page.count("Not shown:") == 3
     assert "svg" not in outline(page).tags
     assert "0.873" in page
 
@@ -120,13 +118,6 @@ def test_velocity_panels_show_the_command_and_every_drive(data: ReportData) -> N
         np.testing.assert_allclose(drawn[2], data.traces[1].velocity[:, i])
         # the fall of the second drive
         np.testing.assert_allclose(np.asarray(panel.lines[3].get_xdata(), dtype=float), 4.4)
-
-
-def test_tick_percentiles_are_those_of_numpy() -> None:
-    ticks = np.arange(1.0, 201.0)
-    labels = [str(line.get_label()) for line in tick_figure(ticks).axes[0].lines]
-    # numpy's linear percentile of 1..200: p50 = 100.5, p99 = 1 + 0.99 * 199 = 198.01
-    assert labels == ["p50 100 us", "p99 198 us"]
 
 
 def test_the_file_is_written_whole_and_twice_gives_the_same_bytes(

@@ -203,10 +203,9 @@ def test_a_batch_holds_each_samples_image_under_the_statistics_of_the_original()
     torch.testing.assert_close(batch.actions[640:], actions * torch.tensor([-1.0, 1.0]))
 
     rows, image = torch.tensor([7, 600, 3]), torch.tensor([0, 1, 1])
-    taken = batch.take(rows, image)
+    taken = batch.actor_part(rows, image)
     assert torch.equal(taken.obs, batch.obs[[7, 1240, 643]])
     assert torch.equal(taken.actions, batch.actions[[7, 1240, 643]])
-    assert torch.equal(taken.critic_obs, batch.critic_obs[rows])  # the critic has no images
     assert torch.equal(taken.advantages, batch.advantages[rows])
     assert torch.equal(taken.log_probs, batch.log_probs[rows])
 

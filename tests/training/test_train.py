@@ -167,6 +167,7 @@ def test_a_task_that_cannot_run_leaves_no_folder(tmp_path):
 # ------------------------------------------------------------------ going on
 
 
+@pytest.mark.slow
 def test_n_and_n_iterations_in_a_fresh_process_are_2n_bit_by_bit(tmp_path):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     run(whole, 10)
@@ -196,6 +197,7 @@ def test_evaluating_in_between_changes_nothing_but_the_choice(tmp_path):
     assert_same_state(tmp_path / "a", tmp_path / "b")
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happened(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     child = process(killed, 1_000_000)

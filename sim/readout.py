@@ -1,0 +1,178 @@
+"""What is true of N MuJoCo worlds after a step, read from the batch in few array operations.
+
+Derived once per control step from what MuJoCo computes anyway, instead of by its sensors, which
+run in every physics step: measured on A1 (256 worlds, 2 threads), sensors for IMU and feet cost 3
+to 6 % of a step, this about 2 %.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mujoco import batch as mujoco_batch
+from numpy.typing import NDArray
+
+from real.signals import RobotState
+from sim.actuators import as_index
+from sim.engine import Array, WorldState
+from sim.model import MujocoModel
+
+Mask = NDArray[np.bool_]
+
+_NUMBER = 1  # column of mjWarningStat that counts
+
+
+class Readout:
+    """Reads the worlds of a batch.
+
+    A contact between a sphere and the floor exists exactly when the sphere reaches below it, so
+    spherical feet need no contact sensor, and the contacts of a world beyond those of its feet
+    belong to its body. Feet of other shapes are felt by the model's contact sensors, which belong
+    to the start of the last physics step.
+
+    Args:
+        built: the model.
+        batch: its worlds.
+
+    Attributes:
+        needs_sensors: whether the model's sensors must run.
+    """
+
+    def __init__(self, built: MujocoModel, batch: mujoco_batch.Batch) -> None:
+        self._built = built
+        self._batch = batch
+        self._gravity: Array = built.model.opt.gravity.copy()
+        self._fixed = built.base_dof_adr < 0
+        self.needs_sensors: bool = needs_sensors(built)
+        self._bind()
+        self._locate()
+
+    def _bind(self) -> None:
+        """Register every field once; the arrays stay live."""
+        batch, model = self._batch, self._built.model
+        # An integration state begins with time, qpos and qvel: all that moves, side by side.
+        self._motion: Array = batch.state[:, : 1 + model.nq + model.nv]
+        self.qacc: Array = batch.bind("qacc")
+        self.effort: Array = batch.bind("qfrc_actuator")
+        self._xmat: Array = batch.bind("xmat").reshape(batch.nsim, -1, 3, 3)
+        self._cvel: Array = batch.bind("cvel")
+        self._com: Array = batch.bind("subtree_com")
+        self._site: Array = batch.bind("site_xpos")
+        self._geom: Array = batch.bind("geom_xpos")
+        self._contacts: NDArray[np.int32] = batch.bind("ncon")
+        if self._fixed:
+            self._xpos: Array = batch.bind("xpos")
+            self._xquat: Array = batch.bind("xquat")
+        if self.needs_sensors:
+            self._sensors: Array = batch.bind("sensordata")
+
+    def _locate(self) -> None:
+        """Where the robot's things are; columns of motion for positions and velocities."""
+        built = self._built
+        velocities = 1 + built.model.nq
+        self._q = as_index(1 + built.joint_qpos_adr)
+        self._dq = as_index(velocities + built.joint_dof_adr)
+        self._dof = as_index(built.joint_dof_adr)
+        self._base_q = 1 + built.base_qpos_adr
+        self._base_dq = velocities + built.base_dof_adr
+        self._base = built.base_body_id
+        self._root = int(built.model.body_rootid[self._base])
+        self._foot_site = as_index(built.foot_site_ids)
+        self._foot_geom = as_index(built.foot_geom_ids)
+        self._foot_body = as_index(built.model.site_bodyid[built.foot_site_ids].astype(np.intp))
+        self._imu_b: Array = built.model.site_pos[built.model.site("imu").id].copy()
+
+    def world(self, *, failed: Mask) -> WorldState:
+        """The state of all N worlds, in new arrays.
+
+        Args:
+            failed: ``[N]`` worlds in which MuJoCo raised an error.
+        """
+        # One copy fetches what other threads wrote; most of the rest reads from it.
+        motion = self._motion.copy()
+        rotation = self._xmat[:, self._base]  # [N, 3, 3], v_w = R v_b
+        if self._fixed:
+            position = self._xpos[:, self._base].copy()
+            quat = self._xquat[:, self._base].copy()
+            gyro, lin_vel_b = np.zeros((2, len(motion), 3))
+        else:
+            # A free joint's linear velocity is the world's, its angular velocity the body's.
+            position = motion[:, self._base_q : self._base_q + 3]
+            quat = motion[:, self._base_q + 3 : self._base_q + 7]
+            gyro = motion[:, self._base_dq + 3 : self._base_dq + 6]
+            linear_w = motion[:, self._base_dq : self._base_dq + 3]
+            lin_vel_b = np.einsum("nji,nj->ni", rotation, linear_w)
+        foot_position = self._site[:, self._foot_site].copy()
+        foot_contact, body_contact = self._touching()
+        return WorldState(
+            robot=RobotState(
+                stamp_ns=np.rint(motion[:, 0] * 1e9).astype(np.int64),
+                q=motion[:, self._q],
+                dq=motion[:, self._dq],
+                tau=self.effort[:, self._dof].copy(),
+                quat_wb=quat,
+                gyro_b=gyro,
+                acc_b=self._specific_force(rotation, gyro),
+            ),
+            position_w=position,
+            lin_vel_b=lin_vel_b,
+            foot_position_w=foot_position,
+            foot_velocity_w=self._foot_velocity(foot_position),
+            foot_contact=foot_contact,
+            body_contact=body_contact,
+            diverged=self._diverged(motion) | failed,
+        )
+
+    def _specific_force(self, rotation: Array, gyro: Array) -> Array:
+        """``[N, 3]`` what an accelerometer feels: R^T (a - g) + alpha x r + w x (w x r)."""
+        if self._fixed:
+            return np.einsum("nji,j->ni", rotation, -self._gravity)
+        first = self._built.base_dof_adr
+        force_w = self.qacc[:, first : first + 3] - self._gravity
+        force_b = np.einsum("nji,nj->ni", rotation, force_w)
+        if self._imu_b.any():
+            alpha = self.qacc[:, first + 3 : first + 6]
+            force_b += np.cross(alpha, self._imu_b) + np.cross(gyro, np.cross(gyro, self._imu_b))
+        return force_b
+
+    def _foot_velocity(self, position: Array) -> Array:
+        """``[N, F, 3]`` v = v_com + w x (p - com), from velocities about the robot's centre."""
+        spatial = self._cvel[:, self._foot_body]  # angular, then linear
+        arm = position - self._com[:, self._root, None]
+        wx, wy, wz = spatial[..., 0], spatial[..., 1], spatial[..., 2]
+        rx, ry, rz = arm[..., 0], arm[..., 1], arm[..., 2]
+        out = spatial[..., 3:].copy()
+        out[..., 0] += wy * rz - wz * ry
+        out[..., 1] += wz * rx - wx * rz
+        out[..., 2] += wx * ry - wy * rx
+        return out
+
+    def _touching(self) -> tuple[Mask, Mask]:
+        """Contact of each foot ``[N, F]``, and of anything else ``[N]``, with the floor."""
+        if self.needs_sensors:
+            counts = self._sensors[:, self._built.foot_contact_adr]
+            everything = self._sensors[:, self._built.contact_adr]
+            return counts > 0.0, everything > counts.sum(axis=1)
+        feet = self._geom[:, self._foot_geom, 2] <= self._built.foot_radius
+        return feet, self._contacts > feet.sum(axis=1)
+
+    def _diverged(self, motion: Array) -> Mask:
+        """Anything MuJoCo warned of since the reset, or motion that is not finite."""
+        warned = self._batch.warning[:, :, _NUMBER].any(axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = motion.sum(axis=1)  # finite only if all of its parts are
+        return warned | ~np.isfinite(total)
+
+    def restore_forces(self, qacc: Array, effort: Array) -> None:
+        """Put back what belonged to the last physics step of a saved batch.
+
+        That step is over and only these outputs, which MuJoCo writes after every call, hold it.
+        """
+        for output, values in ((self.qacc, qacc), (self.effort, effort)):
+            output.flags.writeable = True
+            output[...] = values
+            output.flags.writeable = False
+
+
+def needs_sensors(built: MujocoModel) -> bool:
+    """Whether contact must be asked from sensors, because a foot is no sphere."""
+    return not bool(np.isfinite(built.foot_radius).all())

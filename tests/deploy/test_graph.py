@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.graph import (
+    HIGHEST_DOMAIN,
+    LOOPBACK,
+    NodeSpec,
+    RobotChoice,
+    choose_robot,
+    free_domain_id,
+    graph,
+)
+from real.errors import FerryError
+
+SIMULATED = RobotChoice(LOOPBACK, simulated=True)
+HARDWARE = RobotChoice("my_driver:MyRobot", simulated=False)
+
+
+def describe(robot=SIMULATED, **options):
+    return graph(Path("policy.onnx"), robot, robot_name="a1", **options)
+
+
+def names(described):
+    return [node.name for node in described.nodes]
+
+
+@pytest.mark.parametrize(
+    ("text", "plugin", "simulated"),
+    [
+        ("sim:pybullet", "sim.sim_robot:PyBulletRobot", True),
+        ("sim:mujoco", "sim.sim_robot:MujocoRobot", True),
+        ("loopback", "real.loopback:LoopbackRobot", True),
+        ("my_driver.a1:Robot", "my_driver.a1:Robot", False),
+    ],
+)
+def test_the_robot_option_names_a_plug_in(text, plugin, simulated):
+    choice = choose_robot(text)
+    assert (choice.plugin, choice.simulated) == (plugin, simulated)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("sim:pybulet", "did you mean 'pybullet'"),
+        ("a1", "module:Class"),
+        (":Robot", "module:Class"),
+        ("my_driver:", "module:Class"),
+    ],
+)
+def test_other_words_are_refused_with_what_was_expected(text, words):
+    with pytest.raises(FerryError, match=words):
+        choose_robot(text)
+
+
+def test_without_a_schedule_nobody_commands_and_without_a_file_nobody_records():
+    assert names(describe()) == ["policy_node", "safety_node", "robot_node"]
+    full = describe(schedule=Path("s.json"), record=Path("out.mcap"))
+    assert names(full) == [
+        "operator_node",
+        "policy_node",
+        "safety_node",
+        "robot_node",
+        "recorder_node",
+    ]
+    assert [n.name for n in full.nodes if n.finishes] == ["operator_node"]
+
+
+def test_policy_and_safety_read_the_same_file_and_both_watchdogs_the_same_patience():
+    described = describe(watchdog_periods=4.5)
+    parameters = {n.name: n.parameters for n in described.nodes}
+    assert parameters["policy_node"]["bundle"] == parameters["safety_node"]["bundle"]
+    assert Path(str(parameters["policy_node"]["bundle"])).is_absolute()
+    assert parameters["safety_node"]["watchdog_periods"] == 4.5
+    assert parameters["robot_node"]["command_timeout_periods"] == 4.5
+
+
+def test_hardware_keeps_the_patience_of_the_nodes_and_a_simulation_gets_more():
+    hardware = {n.name: n.parameters for n in describe(HARDWARE).nodes}
+    assert "watchdog_periods" not in hardware["safety_node"]
+    assert "command_timeout_periods" not in hardware["robot_node"]
+    simulated = {n.name: n.parameters for n in describe().nodes}
+    assert simulated["safety_node"]["watchdog_periods"] == 10.0
+    assert simulated["robot_node"]["command_timeout_periods"] == 10.0
+
+
+def test_a_simulated_graph_stays_on_this_computer_in_a_domain_of_its_own(monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+    environment = describe().environment
+    assert environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert 1 <= int(environment["ROS_DOMAIN_ID"]) <= HIGHEST_DOMAIN
+    assert describe(domain_id=42).environment["ROS_DOMAIN_ID"] == "42"
+
+
+def test_hardware_is_reached_where_the_environment_says():
+    environment = describe(HARDWARE).environment
+    assert "ROS_DOMAIN_ID" not in environment
+    assert "ROS_AUTOMATIC_DISCOVERY_RANGE" not in environment
+
+
+def test_the_dds_profile_is_set_for_both_distributions_unless_the_user_has_one(monkeypatch):
+    monkeypatch.delenv("FASTRTPS_DEFAULT_PROFILES_FILE", raising=False)
+    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", "/my/own.xml")
+    environment = describe().environment
+    shipped = Path(environment["FASTRTPS_DEFAULT_PROFILES_FILE"])
+    assert "<nanosec>200000000</nanosec>" in shipped.read_text()
+    assert environment["FASTDDS_DEFAULT_PROFILES_FILE"] == "/my/own.xml"
+
+
+def test_a_domain_in_use_is_left_alone():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        domain = free_domain_id()
+        taken.bind(("", 7410 + 250 * domain))
+        assert free_domain_id([domain, domain + 1 if domain < 101 else 1]) != domain
+        with pytest.raises(FerryError, match="no free DDS domain id"):
+            free_domain_id([domain])
+
+
+ECHO = """
+import json, sys
+import rclpy
+rclpy.init()
+node = rclpy.create_node("echo", automatically_declare_parameters_from_overrides=True)
+values = {n: node.get_parameter(n).value for n in json.loads(sys.stdin.read())}
+print(json.dumps(values))
+"""
+
+
+@pytest.mark.ros
+def test_parameters_arrive_as_the_types_they_left_as(tmp_path):
+    parameters = {
+        "json": '{"start": {"a": 0.5}, "name": "x: y"}',
+        "empty": "{}",
+        "number_as_text": "007",
+        "path": "/tmp/a b/ü.onnx",
+        "flag": True,
+        "whole": 3.0,
+        "tiny": 1e-07,
+        "count": 4,
+    }
+    (tmp_path / "echo.py").write_text(ECHO)
+    argv = NodeSpec("echo", "echo", parameters).command()
+    assert argv[:3] == [sys.executable, "-m", "echo"]
+    done = subprocess.run(
+        argv,
+        cwd=tmp_path,
+        input=json.dumps(list(parameters)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    got = json.loads(done.stdout)
+    assert got == parameters
+    assert {k: type(v) for k, v in got.items()} == {k: type(v) for k, v in parameters.items()}

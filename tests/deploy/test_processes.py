@@ -1,0 +1,153 @@
+"""The supervisor with small programs that speak its protocol in place of nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from deploy.graph import Graph, NodeSpec
+from deploy.processes import Supervisor
+from deploy.supervisor import run_graph
+
+PREAMBLE = """
+import json, os, signal, sys, time
+def say(event, **fields):
+    print(json.dumps({"node": "x", "event": event, **fields}), flush=True)
+def until_told():
+    told = []
+    signal.signal(signal.SIGINT, lambda *_: told.append(1))
+    say("ready")
+    while not told:
+        time.sleep(0.01)
+    say("summary", stopped_at=time.time())
+"""
+PROGRAMS = {
+    "good": "until_told()",
+    "stubborn": "signal.signal(signal.SIGINT, signal.SIG_IGN); say('ready'); time.sleep(60)",
+    "finishing": "say('ready'); time.sleep(0.3); say('summary', completed=True)",
+    "failing": "say('ready'); time.sleep(0.2); sys.stderr.write('what happened'); sys.exit(3)",
+    "explaining": "say('ready'); say('error', message='gains differ'); sys.exit(2)",
+    "chatty": "print('vendor banner'); print('{not json'); print('[1]'); until_told()",
+    "moving": "say('ready'); say('mode', mode='RAMP', reason='armed'); until_told()",
+    "orphan": (
+        "say('ready')\nwhile os.read(0, 100): pass\n"
+        "open(os.environ['GONE'], 'w').write('seen'); sys.exit(0)"
+    ),
+}
+
+
+@pytest.fixture
+def make(tmp_path):
+    for name, body in PROGRAMS.items():
+        (tmp_path / f"{name}_program.py").write_text(PREAMBLE + body)
+
+    def build(*programs):
+        nodes = []
+        for program in programs:
+            nth = sum(n.name.startswith(program) for n in nodes)
+            name = "recorder_node" if program == "recorder" else f"{program}{nth}"
+            module = "good_program" if program == "recorder" else f"{program}_program"
+            nodes.append(NodeSpec(name, module, {}, finishes=program == "finishing"))
+        environment = {"PYTHONPATH": str(tmp_path), "GONE": str(tmp_path / "gone")}
+        return Graph(nodes=tuple(nodes), environment=environment, simulated=True)
+
+    return build
+
+
+def test_a_node_that_finishes_ends_the_graph_as_planned(make):
+    said = []
+    report = run_graph(make("finishing", "good", "good"), on_status=said.append)
+    assert report.ok
+    assert report.reason == "finishing0 has finished"
+    assert report.exit_codes == {"finishing0": 0, "good0": 0, "good1": 0}
+    assert report.summaries["finishing0"]["completed"] is True
+    assert sorted(said) == ["finishing0: ready", "good0: ready", "good1: ready"]
+
+
+def test_a_node_that_ends_early_stops_all_and_is_quoted(make):
+    report = run_graph(make("good", "failing"))
+    assert not report.ok
+    assert report.reason == "failing0 ended (3): what happened"
+    assert report.exit_codes == {"good0": 0, "failing0": 3}
+
+
+def test_a_nodes_own_explanation_comes_before_its_log(make):
+    report = run_graph(make("good", "explaining"))
+    assert report.reason == "explaining0 ended (2): gains differ"
+
+
+def test_a_killed_node_is_called_killed(make):
+    with Supervisor(make("good", "good")) as run:
+        while len(run.ready) < 2:
+            run.poll(0.1)
+        run.processes["good1"].kill()
+        run.processes["good1"].wait()
+        node, code = run.ended()
+        assert run.why_ended(node, code).startswith("good1 was killed by SIGKILL")
+
+
+def test_time_is_counted_from_when_all_are_ready(make):
+    report = run_graph(make("good"), seconds=0.3)
+    assert report.ok
+    assert report.reason == "ran for 0.3 s"
+    assert report.seconds > 0.3
+
+
+def test_what_does_not_stop_is_killed_and_all_is_over_within_ten_seconds(make):
+    begin = time.monotonic()
+    report = run_graph(make("good", "stubborn"), seconds=0.1)
+    assert report.exit_codes == {"good0": 0, "stubborn0": -signal.SIGKILL}
+    assert time.monotonic() - begin < 10.0
+
+
+def test_the_recorder_is_stopped_after_everybody_else(make):
+    report = run_graph(make("recorder", "good", "good"), seconds=0.1)
+    stops = {n: s["stopped_at"] for n, s in report.summaries.items()}
+    assert stops["recorder_node"] > max(stops["good0"], stops["good1"])
+
+
+def test_what_is_no_event_goes_to_the_log(make, tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    report = run_graph(make("chatty"), seconds=0.1, log_dir=logs)
+    assert report.ok
+    assert (logs / "chatty0.log").read_text() == "vendor banner\n{not json\n[1]\n"
+
+
+def test_changes_of_mode_are_kept_and_progress_is_told(make):
+    told = []
+    report = run_graph(make("moving"), seconds=0.4, progress=lambda *now: told.append(now))
+    assert [(mode, why) for _, mode, why in report.modes] == [("RAMP", "armed")]
+    done = [now for now, _, _ in told]
+    assert done == sorted(done)
+    assert {total for _, total, _ in told} == {0.4}
+    assert told[-1][2] == "RAMP"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_stops_the_graph_and_gives_the_handlers_back(make, number):
+    before = signal.getsignal(number)
+    threading.Timer(0.6, os.kill, (os.getpid(), number)).start()
+    report = run_graph(make("good"), seconds=30.0)
+    assert (report.ok, report.reason) == (True, "interrupted")
+    assert report.exit_codes == {"good0": 0}
+    assert signal.getsignal(number) is before
+
+
+def test_an_exception_in_between_leaves_no_process(make):
+    with pytest.raises(RuntimeError, match="mine"), Supervisor(make("good", "stubborn")) as run:
+        raise RuntimeError("mine")
+    assert all(process.returncode is not None for process in run.processes.values())
+
+
+def test_nodes_see_the_end_of_their_supervisor_as_the_end_of_their_input(make, tmp_path):
+    with Supervisor(make("orphan")) as run:
+        while not run.ready:
+            run.poll(0.1)
+        run.processes["orphan0"].stdin.close()
+        assert run.processes["orphan0"].wait(timeout=10.0) == 0
+    assert (tmp_path / "gone").read_text() == "seen"

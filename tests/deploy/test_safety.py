@@ -1,0 +1,549 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.checks import Check, Violation
+from deploy.safety import SafetyFilter, SafetySettings, Verdict
+from real.contract import PolicyContract
+from real.errors import FerryError
+from real.frames import from_rpy
+from real.joint_limits import LimitKind, LimitSettings
+from real.signals import JointCommand, RobotState
+from real.spec import RobotSpec, load_robot
+from tests.deploy.stand_bundle import stand_contract
+
+DT = 20_000_000  # ns
+NOW = 1_000_000_000
+
+
+def distinct_robot() -> RobotSpec:
+    """A1 with gains that differ at every joint: a field on the wrong joint shows."""
+    robot = load_robot("a1")
+    joints = tuple(
+        dataclasses.replace(j, kp=30.0 + 2.0 * i, kd=0.5 + 0.1 * i)
+        for i, j in enumerate(robot.joints)
+    )
+    return dataclasses.replace(robot, joints=joints)
+
+
+ROBOT = distinct_robot()
+CONTRACT = stand_contract(ROBOT)
+NAMES = ROBOT.joint_names
+POSE = ROBOT.q_default
+KNEE = NAMES.index("FL_lower_joint")
+
+
+def holding(contract: PolicyContract = CONTRACT) -> PolicyContract:
+    return dataclasses.replace(contract, safe_stop="hold")
+
+
+class Bench:
+    """A filter with a clock, and N robots that stand in their default pose."""
+
+    def __init__(self, num=1, *, contract=CONTRACT, **changes) -> None:
+        self.num, self.now = num, NOW
+        self.filter = SafetyFilter(contract, num, settings=SafetySettings(**changes))
+        self.q, self.dq = np.tile(POSE, (num, 1)), np.zeros((num, 12))
+        self.quat = np.tile([1.0, 0.0, 0.0, 0.0], (num, 1))
+        self.state_age = self.command_age = 0
+
+    def state(self) -> RobotState:
+        plain = RobotState.zeros(self.num, 12)
+        stamp = np.full(self.num, self.now - self.state_age, dtype=np.int64)
+        return dataclasses.replace(
+            plain, stamp_ns=stamp, q=self.q.copy(), dq=self.dq.copy(), quat_wb=self.quat.copy()
+        )
+
+    def command(self, q_des) -> JointCommand:
+        stamp = np.full(self.num, self.now - self.command_age, dtype=np.int64)
+        q_des = np.array(np.broadcast_to(q_des, (self.num, 12)), dtype=np.float64)
+        # Gains that are not the contract's: they must not get through.
+        return JointCommand.position(stamp, q_des, kp=np.full(12, 999.0), kd=np.full(12, 999.0))
+
+    def send(self, q_des=None, *, advance=DT, **options):
+        """One tick; None sends nothing."""
+        self.now += advance
+        command = None if q_des is None else self.command(q_des)
+        return self.filter.filter(self.now, self.state(), command, **options)
+
+
+def verdicts(result) -> list[Verdict]:
+    return [Verdict(v) for v in result.verdict]
+
+
+def kinds(result) -> set[str]:
+    return {v.kind for v in result.violations}
+
+
+# ------------------------------------------------------------------ what passes
+
+
+def test_a_good_command_passes_unchanged_under_the_contracts_gains():
+    bench = Bench()
+    result = bench.send(POSE + 0.05)
+    assert verdicts(result) == [Verdict.PASS]
+    assert np.array_equal(result.command.q_des[0], POSE + 0.05)
+    assert np.array_equal(result.command.kp[0], ROBOT.actuated_array("kp"))
+    assert np.array_equal(result.command.kd[0], ROBOT.actuated_array("kd"))
+    assert not result.command.dq_des.any()
+    assert not result.command.tau_ff.any()
+    assert result.violations == []
+    assert not result.stop.any()
+
+
+def test_verdicts_are_ordered_from_harmless_to_severe():
+    assert Verdict.PASS < Verdict.CLAMPED < Verdict.HOLD < Verdict.DAMP
+
+
+def test_a_limited_command_names_joint_value_and_limit():
+    bench = Bench()
+    q_des = POSE.copy()
+    q_des[KNEE] = -0.5  # the range ends at -0.916
+    result = bench.send(q_des)
+    assert verdicts(result) == [Verdict.CLAMPED]
+    high = ROBOT.joints[KNEE].q_max - SafetySettings().limits.margin
+    assert result.violations[0] == Violation(
+        LimitKind.POSITION, "FL_lower_joint", -0.5, pytest.approx(high), 0
+    )
+    assert str(result.violations[0]) == "position of FL_lower_joint: -0.5 rad, limit -0.9263 rad"
+    assert [v.joint for v in result.violations if v.kind == LimitKind.POSITION] == [NAMES[KNEE]]
+
+
+def test_predicted_torque_is_limited_with_the_gains_of_each_joint():
+    # Only the rate and range of a joint with a wide range would be in the way: switch them off.
+    limits = LimitSettings(disabled={"rate": ("all",), "position": ("all",)})
+    bench = Bench(limits=limits, outside=None, implausible=100.0)
+    bench.dq[:] = 0.5
+    result = bench.send(POSE + 3.0)
+    q, dq = bench.q[0], bench.dq[0]
+    torque = ROBOT.actuated_array("kp") * (result.command.q_des[0] - q)
+    torque -= ROBOT.actuated_array("kd") * dq
+    assert np.allclose(torque, ROBOT.actuated_array("tau_max"))
+    found = {v.joint: v for v in result.violations}
+    assert set(found) == set(NAMES)
+    for joint in ROBOT.joints:
+        assert found[joint.name].kind == LimitKind.TORQUE
+        assert found[joint.name].value == pytest.approx(3.0 * joint.kp - 0.5 * joint.kd)
+        assert found[joint.name].limit == pytest.approx(joint.tau_max)
+
+
+def test_the_first_target_starts_from_the_measured_pose_and_not_from_a_default():
+    bench = Bench(limits=LimitSettings(target_rate=5.0))
+    bench.q[0] = POSE - 0.6
+    result = bench.send(POSE)
+    # 5 rad/s for 0.02 s from where the joints are.
+    assert np.allclose(result.command.q_des[0], POSE - 0.6 + 0.1)
+
+
+def test_targets_never_move_faster_than_the_rate_however_long_the_pause_was():
+    bench = Bench(limits=LimitSettings(target_rate=5.0))
+    bench.send(POSE)
+    # After half a second without a tick, no more than two periods' worth.
+    result = bench.send(POSE + 0.9 * np.sign(-POSE), advance=500_000_000)
+    assert np.abs(result.command.q_des[0] - POSE).max() == pytest.approx(5.0 * 0.04)
+
+
+def test_after_a_reset_the_target_starts_from_the_pose_that_is_measured_then():
+    bench = Bench(2, limits=LimitSettings(target_rate=5.0))
+    bench.send(POSE)
+    bench.q += 0.3
+    bench.filter.reset(np.array([1]))
+    result = bench.send(POSE)
+    assert np.allclose(result.command.q_des[0], POSE)
+    assert np.allclose(result.command.q_des[1], POSE + 0.3 - 0.1)
+
+
+def test_joints_in_another_order_give_the_same_answers_by_name():
+    order = np.random.default_rng(8).permutation(12)
+    mixed = dataclasses.replace(ROBOT, joints=tuple(ROBOT.joints[i] for i in order))
+    plain, other = Bench(), Bench(contract=stand_contract(mixed))
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        q = POSE + rng.normal(0.0, 0.2, 12)
+        dq, q_des = rng.normal(0.0, 8.0, 12), POSE + rng.normal(0.0, 0.5, 12)
+        plain.q[0], plain.dq[0] = q, dq
+        other.q[0], other.dq[0] = q[order], dq[order]
+        a, b = plain.send(q_des), other.send(q_des[order])
+        for field in ("q_des", "kp", "kd"):
+            first, second = getattr(a.command, field), getattr(b.command, field)
+            assert np.array_equal(first[0, order], second[0])
+        assert {(v.kind, v.joint) for v in a.violations} == {
+            (v.kind, v.joint) for v in b.violations
+        }
+
+
+def test_each_of_many_robots_gets_what_it_would_get_alone():
+    rng = np.random.default_rng(9)
+    many, alone = Bench(5), [Bench() for _ in range(5)]
+    for _ in range(10):
+        many.q = POSE + rng.normal(0.0, 0.1, (5, 12))
+        many.dq = rng.normal(0.0, 5.0, (5, 12))
+        q_des = POSE + rng.normal(0.0, 0.4, (5, 12))
+        q_des[3] = math.nan if rng.random() < 0.3 else q_des[3]
+        together = many.send(q_des)
+        for i, bench in enumerate(alone):
+            bench.q[0], bench.dq[0] = many.q[i], many.dq[i]
+            single = bench.send(q_des[i])
+            assert np.array_equal(single.command.q_des[0], together.command.q_des[i])
+            assert single.verdict[0] == together.verdict[i]
+
+
+# ------------------------------------------------------------------ bad commands
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (math.nan, Check.COMMAND_NOT_FINITE),
+        (math.inf, Check.COMMAND_NOT_FINITE),
+        (-math.inf, Check.COMMAND_NOT_FINITE),
+        (1e9, Check.COMMAND_IMPLAUSIBLE),
+        (-1e9, Check.COMMAND_IMPLAUSIBLE),
+    ],
+)
+@pytest.mark.parametrize("joint", [0, 7, 11])
+def test_a_broken_command_is_never_forwarded_the_last_safe_target_is_held_and_it_is_named(
+    value, kind, joint
+):
+    bench = Bench()
+    bench.send(POSE + 0.05)
+    q_des = POSE + 0.1
+    q_des[joint] = value
+    result = bench.send(q_des)
+    assert verdicts(result) == [Verdict.HOLD]
+    # All joints hold, not only the broken one: a half-executed command is none.
+    assert np.array_equal(result.command.q_des[0], POSE + 0.05)
+    assert [(v.kind, v.joint) for v in result.violations] == [(kind, NAMES[joint])]
+    assert not result.stop.any()
+
+
+def test_a_broken_command_that_lasts_stops_the_robot():
+    bench = Bench(hold_ticks=3)
+    bench.send(POSE)
+    bad = np.full(12, math.nan)
+    assert [verdicts(bench.send(bad))[0] for _ in range(3)] == [Verdict.HOLD] * 3
+    result = bench.send(bad)
+    assert verdicts(result) == [Verdict.DAMP]
+    assert result.stop.all()
+
+
+def test_a_good_command_between_broken_ones_starts_the_count_anew():
+    bench = Bench(hold_ticks=2)
+    bad = np.full(12, math.nan)
+    for _ in range(5):
+        bench.send(POSE)
+        for _ in range(2):
+            assert not bench.send(bad).stop.any()
+
+
+def test_a_broken_first_command_holds_the_measured_pose():
+    bench = Bench()
+    bench.q[0] = POSE + 0.2
+    result = bench.send(np.full(12, math.nan))
+    assert verdicts(result) == [Verdict.HOLD]
+    assert np.allclose(result.command.q_des[0], POSE + 0.2)
+
+
+def test_a_command_that_answers_an_old_state_stops_although_it_keeps_coming():
+    bench = Bench()
+    bench.send(POSE)
+    bench.command_age = 2 * DT
+    assert verdicts(bench.send(POSE)) == [Verdict.PASS]
+    bench.command_age = 3 * DT + 1_000_000
+    result = bench.send(POSE)
+    assert verdicts(result) == [Verdict.DAMP]
+    assert result.stop.all()
+    assert kinds(result) == {Check.COMMAND_STALE}
+    assert result.violations[0].value == pytest.approx(0.061)
+    assert result.violations[0].limit == pytest.approx(0.06)
+
+
+def test_commands_that_stop_coming_stop_the_robot():
+    bench = Bench()
+    bench.send(POSE)
+    # The node that calls has nothing newer: three periods are bridged.
+    stopped = [bench.send(None).stop.any() for _ in range(5)]
+    assert stopped == [False, False, False, True, True]
+
+
+def test_a_command_that_never_came_is_awaited_from_the_reset_on():
+    bench = Bench()
+    bench.filter.reset(now_ns=bench.now)
+    stopped = [bench.send(None).stop.any() for _ in range(5)]
+    assert stopped == [False, False, False, True, True]
+
+
+def test_while_ramping_nobody_waits_for_the_policy():
+    bench = Bench()
+    nobody, everyone = np.array([False]), np.array([True])
+    ramp = np.array([POSE + 0.01])
+    for _ in range(20):
+        result = bench.send(None, engaged=everyone, running=nobody, ramp=ramp)
+        assert verdicts(result) == [Verdict.PASS]
+    assert np.array_equal(result.command.q_des, ramp)
+    # Its turn has come: now the wait begins.
+    stopped = [bench.send(None).stop.any() for _ in range(5)]
+    assert stopped == [False, False, False, True, True]
+
+
+def test_a_broken_policy_does_not_disturb_the_ramp():
+    bench = Bench()
+    ramp = np.array([POSE + 0.01])
+    result = bench.send(np.full(12, math.nan), running=np.array([False]), ramp=ramp)
+    assert verdicts(result) == [Verdict.PASS]
+    assert np.array_equal(result.command.q_des, ramp)
+
+
+# ------------------------------------------------------------------ bad states and clocks
+
+
+def test_a_stale_state_stops():
+    bench = Bench()
+    bench.send(POSE)
+    bench.state_age = 3 * DT + 1_000_000
+    result = bench.send(POSE)
+    assert verdicts(result) == [Verdict.DAMP]
+    assert Check.STATE_STALE in kinds(result)
+
+
+@pytest.mark.parametrize("part", ["q", "dq", "quat"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_state_that_is_not_finite_stops_and_nothing_of_it_gets_through(part, value):
+    bench = Bench(3)
+    bench.send(POSE)
+    getattr(bench, part)[1, 2] = value
+    result = bench.send(POSE)
+    assert verdicts(result) == [Verdict.PASS, Verdict.DAMP, Verdict.PASS]
+    for field in ("q_des", "dq_des", "tau_ff", "kp", "kd"):
+        assert np.isfinite(getattr(result.command, field)).all()
+    assert {(v.kind, v.world) for v in result.violations} == {(Check.STATE_NOT_FINITE, 1)}
+    if part == "q":
+        assert result.violations[0].joint == NAMES[2]
+
+
+def test_a_fall_stops():
+    bench = Bench(4)
+    bench.quat[:] = from_rpy([[0.99, 0, 0.7], [1.01, 0, 0.7], [0, -1.01, 2.0], [0.8, 0.8, 0]])
+    result = bench.send(POSE)
+    # The last is tilted by acos(cos 0.8 cos 0.8) = 1.064 rad.
+    assert verdicts(result) == [Verdict.PASS, Verdict.DAMP, Verdict.DAMP, Verdict.DAMP]
+    fall = [v for v in result.violations if v.kind == Check.FALL]
+    assert [v.value for v in fall] == pytest.approx([1.01, 1.01, math.acos(math.cos(0.8) ** 2)])
+    assert [v.limit for v in fall] == pytest.approx([1.0] * 3)
+
+
+def test_a_quaternion_of_zeros_is_no_upright_robot():
+    bench = Bench()
+    bench.quat[:] = 0.0
+    assert verdicts(bench.send(POSE)) == [Verdict.DAMP]
+
+
+def test_a_quaternion_that_is_not_quite_of_unit_length_is_read_right():
+    bench = Bench(2)
+    bench.quat[:] = 1.1 * from_rpy([[0.95, 0.0, 0.0], [1.05, 0.0, 0.0]])
+    assert verdicts(bench.send(POSE)) == [Verdict.PASS, Verdict.DAMP]
+
+
+def test_a_fixed_base_cannot_fall_and_a_disabled_check_does_not_stop():
+    fixed = dataclasses.replace(CONTRACT, base="fixed")
+    for bench in (Bench(contract=fixed), Bench(tilt_rad=None)):
+        bench.quat[:] = from_rpy([2.0, 0.0, 0.0])
+        assert verdicts(bench.send(POSE)) == [Verdict.PASS]
+
+
+def test_a_joint_far_outside_its_range_stops_and_one_a_little_outside_moves_inwards():
+    bench = Bench(2, outside=0.25, limits=LimitSettings(target_rate=2.0))
+    end = ROBOT.joints[KNEE].q_max
+    bench.q[:, KNEE] = [end + 0.1, end + 0.3]
+    result = bench.send(np.where(np.arange(12) == KNEE, end + 5.0, POSE))
+    assert verdicts(result) == [Verdict.CLAMPED, Verdict.DAMP]
+    assert result.command.q_des[0, KNEE] == pytest.approx(end + 0.1 - 2.0 * 0.02)
+    outside = [v for v in result.violations if v.kind == Check.OUTSIDE]
+    assert [(v.joint, v.world) for v in outside] == [(NAMES[KNEE], 1)]
+
+
+def test_an_encoder_that_jumps_stops():
+    bench = Bench()
+    bench.send(POSE)
+    bench.q[0, 4] += 1.6  # 28.6 rad/s for 0.02 s is 0.57 rad; twice that and 0.1 rad: 1.244
+    result = bench.send(POSE)
+    assert verdicts(result) == [Verdict.DAMP]
+    assert [(v.kind, v.joint) for v in result.violations] == [(Check.JUMP, NAMES[4])]
+    assert result.violations[0].limit == pytest.approx(1.244)
+
+
+def test_a_joint_without_a_speed_limit_cannot_jump():
+    bench = Bench(limits=LimitSettings(disabled={"velocity": ("all",)}))
+    bench.send(POSE)
+    bench.q[0, 4] += 1.6
+    assert Check.JUMP not in kinds(bench.send(POSE))
+
+
+def test_a_clock_that_stands_holds_and_divides_by_nothing():
+    bench = Bench()
+    bench.send(POSE + 0.05)
+    result = bench.send(POSE + 0.2, advance=0)
+    assert verdicts(result) == [Verdict.HOLD]
+    assert np.array_equal(result.command.q_des[0], POSE + 0.05)
+    assert kinds(result) == {Check.CLOCK}
+    # It stands on: the robot stops.
+    for _ in range(3):
+        result = bench.send(POSE, advance=0)
+    assert result.stop.all()
+
+
+def test_stamps_from_the_future_mean_that_the_clock_was_set_back():
+    bench = Bench()
+    bench.send(POSE)
+    bench.state_age = bench.command_age = -5 * DT
+    result = bench.send(POSE)
+    assert verdicts(result) == [Verdict.DAMP]
+    assert {Check.STATE_STALE, Check.COMMAND_STALE} <= kinds(result)
+
+
+# ------------------------------------------------------------------ the safe stop
+
+
+def test_damping_is_velocity_gain_and_nothing_else():
+    bench = Bench()
+    bench.quat[:] = from_rpy([2.0, 0.0, 0.0])
+    command = bench.send(POSE).command
+    assert not command.kp.any()
+    assert not command.q_des.any()
+    assert (command.kd == CONTRACT.damping_kd).all()
+
+
+def test_a_robot_that_would_drop_holds_its_last_safe_target():
+    bench = Bench(contract=holding())
+    bench.send(POSE + 0.05)
+    bench.quat[:] = from_rpy([2.0, 0.0, 0.0])
+    result = bench.send(POSE + 0.2)
+    assert verdicts(result) == [Verdict.HOLD]
+    assert result.stop.all()
+    assert np.array_equal(result.command.q_des[0], POSE + 0.05)
+    assert np.array_equal(result.command.kp[0], ROBOT.actuated_array("kp"))
+
+
+def test_a_pose_that_was_never_measured_cannot_be_held():
+    bench = Bench(contract=holding())
+    bench.q[0, 5] = math.nan
+    result = bench.send(POSE)
+    assert verdicts(result) == [Verdict.DAMP]
+    assert np.isfinite(result.command.q_des).all()
+
+
+def test_a_robot_that_is_not_engaged_gets_its_safe_stop_and_no_questions():
+    bench = Bench(2)
+    bench.quat[:] = from_rpy([2.0, 0.0, 0.0])
+    bench.command_age = 100 * DT
+    result = bench.send(POSE, engaged=np.array([False, False]))
+    assert verdicts(result) == [Verdict.DAMP] * 2
+    assert result.stop.all()
+    assert result.violations == []
+
+
+# ------------------------------------------------------------------ laws
+
+
+def test_a_contract_without_a_limit_is_refused_by_name():
+    joints = list(CONTRACT.joints)
+    joints[2] = dataclasses.replace(joints[2], tau_max=math.nan)
+    with pytest.raises(FerryError, match="FR_lower_joint"):
+        SafetyFilter(dataclasses.replace(CONTRACT, joints=tuple(joints)), 1)
+
+
+def test_passive_joints_are_left_out_by_name():
+    joints = list(ROBOT.joints)
+    joints[3] = dataclasses.replace(joints[3], actuated=False)
+    robot = dataclasses.replace(ROBOT, joints=tuple(joints))
+    contract = stand_contract(robot)
+    keep = np.delete(np.arange(12), 3)
+    safe = SafetyFilter(contract, 2)
+    state = dataclasses.replace(
+        RobotState.zeros(2, 12), stamp_ns=np.full(2, NOW), q=np.tile(np.arange(12.0), (2, 1))
+    )
+    state.q[:] = POSE
+    state.q[:, 3] = 77.0  # nobody commands it and nobody minds
+    command = JointCommand.position(
+        state.stamp_ns, np.tile(POSE[keep] + 0.05, (2, 1)), kp=np.ones(11), kd=np.ones(11)
+    )
+    result = safe.filter(NOW, state, command)
+    assert verdicts(result) == [Verdict.PASS] * 2
+    assert np.array_equal(result.command.kp[0], ROBOT.actuated_array("kp")[keep])
+
+
+LIMITS = SafetyFilter(CONTRACT, 1).limits
+
+
+def assert_safe(result, state: RobotState, before: np.ndarray) -> None:
+    """Whatever went in: finite, inside the range or moving inwards, within torque.
+
+    A robot that stops in place keeps what was ``before`` its target, if the state is at fault.
+    """
+    command = result.command
+    for field in ("q_des", "dq_des", "tau_ff", "kp", "kd"):
+        assert np.isfinite(getattr(command, field)).all()
+    assert not command.dq_des.any()
+    assert not command.tau_ff.any()
+    damped = result.verdict == Verdict.DAMP
+    assert (command.kp[damped] == 0.0).all()
+    assert (command.kd[damped] == CONTRACT.damping_kd).all()
+    assert (command.kp[~damped] == LIMITS.kp).all()
+    kept = (command.q_des == before).all(axis=1) & result.stop
+    active = ~damped & ~kept
+    out, q, dq = command.q_des[active], state.q[active], state.dq[active]
+    low, high = np.minimum(LIMITS.q_min, q), np.maximum(LIMITS.q_max, q)
+    assert ((out >= low - 1e-9) & (out <= high + 1e-9)).all()
+    torque = LIMITS.kp * (out - q) - LIMITS.kd * dq
+    slack = 1e-6 * (1.0 + np.abs(LIMITS.kd * dq))
+    at_end = (out <= low + 1e-9) | (out >= high - 1e-9)
+    brakes = torque * np.sign(dq) <= slack
+    assert ((np.abs(torque) <= LIMITS.tau_max + slack) | (at_end & brakes)).all()
+    for violation in result.violations:
+        assert str(violation)
+
+
+def test_nothing_outside_the_limits_leaves_for_random_states_and_commands():
+    rng = np.random.default_rng(12)
+    num, bench = 500, Bench(500)
+    for _ in range(20):  # 120 000 joint commands
+        big = 10.0 ** rng.uniform(-2.0, 3.0, (num, 1))
+        bench.q = POSE + rng.normal(0.0, 0.3, (num, 12)) * rng.choice([0.1, 1.0], (num, 1))
+        bench.dq = rng.normal(0.0, 1.0, (num, 12)) * big
+        bench.quat = from_rpy(rng.normal(0.0, 0.4, (num, 3)))
+        q_des = POSE + rng.normal(0.0, 1.0, (num, 12)) * big
+        for array, share in ((q_des, 0.01), (bench.q, 0.002), (bench.dq, 0.002)):
+            array[rng.random(array.shape) < share] = rng.choice([math.nan, math.inf, -math.inf])
+        bench.command_age = int(rng.integers(-DT, 4 * DT))
+        result = bench.send(q_des, advance=int(rng.integers(0, 3 * DT)))
+        assert_safe(result, bench.state(), np.full((num, 12), math.nan))
+    assert set(verdicts(result)) >= {Verdict.CLAMPED, Verdict.DAMP}
+
+
+anything = st.floats(allow_nan=True, allow_infinity=True, width=64)
+
+
+@settings(max_examples=500)
+@given(
+    q_des=st.lists(anything, min_size=12, max_size=12),
+    q=st.lists(st.floats(-4.0, 4.5) | anything, min_size=12, max_size=12),
+    dq=st.lists(st.floats(-50.0, 50.0) | anything, min_size=12, max_size=12),
+    ages=st.tuples(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12)),
+    advance=st.integers(-(10**10), 10**10),
+    hold=st.booleans(),
+)
+def test_nothing_outside_the_limits_leaves_for_awkward_numbers(q_des, q, dq, ages, advance, hold):
+    bench = Bench(contract=holding() if hold else CONTRACT)
+    bench.send(POSE)
+    bench.state_age, bench.command_age = ages
+    bench.q[0], bench.dq[0] = q, dq
+    before = POSE[None]
+    with np.errstate(all="raise", under="ignore"):
+        result = bench.send(np.array(q_des), advance=advance)
+    assert_safe(result, bench.state(), before)

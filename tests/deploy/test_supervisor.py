@@ -1,0 +1,140 @@
+"""`deploy`: from a bundle file to a finished drive, with real nodes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from deploy.schedule import Schedule
+from deploy.supervisor import deploy
+from real.errors import FerryError
+from real.log import read_log
+from tests.deploy.stand_bundle import LIMITS, stand_contract, write_bundle
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return write_bundle(tmp_path / "stand.onnx")
+
+
+@pytest.fixture
+def settings(tmp_path):
+    (tmp_path / "safety.yaml").write_text("ramp_s: 0.3\n")
+    return tmp_path / "safety.yaml"
+
+
+def test_a_schedule_is_armed_played_recorded_and_reported(bundle, settings, tmp_path):
+    record = tmp_path / "out.mcap"
+    commands = np.repeat([[0.5, 0.0, 0.0], [0.0, -0.3, 0.8]], 15, axis=0)
+    said, told = [], []
+    result = deploy(
+        bundle,
+        "loopback",
+        schedule=Schedule(0.05, LIMITS.names, commands),
+        record=record,
+        safety_settings=settings,
+        on_status=said.append,
+        progress=lambda *now: told.append(now),
+    )
+    assert result.ok, result.reason
+    assert result.operator["completed"] is True
+    assert [mode for _, mode, _ in result.graph.modes] == ["RAMP", "RUN", "DAMP"]
+    assert set(result.graph.exit_codes.values()) == {0}
+    assert any("ROS domain id" in line for line in said)
+    assert told[-1][:2] == pytest.approx((1.5, 1.5), abs=0.3)
+    rows = result.rows()
+    assert rows["ended"] == "operator_node has finished"
+    assert rows["commands"].endswith("0 damp")
+    assert rows["recording"] == str(record)
+
+    log = read_log(record)
+    assert log.metadata["ferry"]["robot"] == "a1"
+    assert log.metadata["ferry"]["policy_version"] == "7"
+    twists = log["/cmd_vel"]
+    during = (twists.log_ns > result.operator["start_ns"]) & (
+        twists.log_ns < result.operator["end_ns"]
+    )
+    forward = twists.values["linear"][during, 0]
+    turning = twists.values["angular"][during, 2]
+    assert set(np.round(forward, 9)) == {0.5, 0.0}
+    # What each half asks for, in order, and both for about as long.
+    np.testing.assert_array_equal(np.argsort(turning, kind="stable"), np.arange(len(turning)))
+    assert 10 <= (forward == 0.5).sum() <= 17
+    # Every command that reached the robot answers the policy's of the same stamp.
+    asked = dict(zip(log["/policy/joint_command"].stamp_ns, range(10**6), strict=False))
+    sent = log["/joint_command"]
+    ran = (sent.log_ns > result.operator["start_ns"]) & (sent.log_ns < result.operator["end_ns"])
+    assert ran.sum() > 50
+    assert sum(int(s) in asked for s in sent.stamp_ns[ran]) >= ran.sum() - 1
+
+
+def test_a_stamped_operator_drives_a_stamped_policy(bundle, settings, tmp_path):
+    record = tmp_path / "out.mcap"
+    result = deploy(
+        bundle,
+        "loopback",
+        seconds=1.0,
+        twist_stamped=True,
+        record=record,
+        safety_settings=settings,
+    )
+    assert result.ok, result.reason
+    log = read_log(record)
+    assert log["/cmd_vel"].type_name == "geometry_msgs/msg/TwistStamped"
+    asked = log["/cmd_vel"].values["linear"][:, 0].max()
+    assert asked == pytest.approx(0.72)  # 60 % of 1.2 m/s, on the tour
+    command = stand_contract().observation.slices()["command"]
+    assert log["/policy/step"].values["observation"][:, command][:, 0].max() == np.float32(asked)
+
+
+def test_a_robot_that_lies_on_its_side_is_not_armed_and_the_reason_is_the_answer(
+    bundle, settings, tmp_path, monkeypatch
+):
+    (tmp_path / "lying_robot.py").write_text(
+        "from real.loopback import LoopbackRobot\n"
+        "class Lying(LoopbackRobot):\n"
+        "    simulated = True\n"
+        "    def __init__(self, robot):\n"
+        "        super().__init__(robot, quat_wb=(0.5, 0.5, 0.5, 0.5))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = deploy(
+        bundle,
+        "lying_robot:Lying",
+        seconds=1.0,
+        safety_settings=settings,
+        arm_timeout_s=2.0,
+    )
+    assert not result.ok
+    assert "arming refused: fall: 1.571 rad, limit 1 rad" in result.reason
+    assert result.operator["completed"] is False
+    assert result.graph.exit_codes["operator_node"] == 1
+
+
+def test_a_driver_without_a_firmware_time_out_is_refused_on_hardware(bundle, tmp_path, monkeypatch):
+    (tmp_path / "bare_driver.py").write_text(
+        "from real.loopback import LoopbackRobot\n"
+        "class Bare(LoopbackRobot):\n"
+        "    simulated = False\n"
+        "    def __init__(self, robot):\n"
+        "        super().__init__(robot)\n"
+        "        self.command_timeout_s = None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = deploy(bundle, "bare_driver:Bare", seconds=5.0, domain_id=None)
+    assert not result.ok
+    assert result.graph.exit_codes["robot_node"] == 2
+    assert "declares no command_timeout_s" in result.reason
+
+
+def test_mistakes_are_found_before_a_process_starts(bundle, tmp_path):
+    with pytest.raises(FerryError, match="sim:pybullet"):
+        deploy(bundle, "sim:pybulet")
+    with pytest.raises(FerryError, match=r"none\.onnx"):
+        deploy(tmp_path / "none.onnx", "loopback")
