@@ -116,8 +116,7 @@ def demo(
 
     folder = out or new_run_dir("demo")
     result = run_demo(folder, minutes=minutes, compare=compare, seed=seed, stage=bar)
-    _write_json(result.as_json(), json_file)
-    _print_demo(result, to_stderr=_is_stdout(json_file))
+    _print_demo(result, to_stderr=_write_json(result.as_json(), json_file))
 
 
 @app.command()
@@ -182,7 +181,7 @@ def evaluate(
 
     with bar(f"evaluating: {suite}") as progress:
         result = evaluate_path(policy, suite=suite, episodes=episodes, seed=seed, progress=progress)
-    _write_json(result.as_json(), json_file)
+    to_stderr = _write_json(result.as_json(), json_file)
     tracking, falls = result.tracking, result.falls_per_minute
     _print_table(
         f"{policy} on {result.suite}",
@@ -193,7 +192,7 @@ def evaluate(
             "falls per minute (95 %)": f"{falls.mean:.2f} [{falls.low:.2f}, {falls.high:.2f}]",
             "commands clamped": f"{100.0 * result.clamped_share:.1f} %",
         },
-        to_stderr=_is_stdout(json_file),
+        to_stderr=to_stderr,
     )
 
 
@@ -288,6 +287,7 @@ def bench_sim(
     config: Annotated[str, typer.Option(help="The task to run.")] = "a1_walk",
     worlds: Annotated[int | None, typer.Option(min=1, help="Parallel worlds.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Physics threads.")] = None,
+    seconds: Annotated[float, typer.Option(min=1.0, help="About how long to measure.")] = 20.0,
 ) -> None:
     """Control steps per second of the full env, and of raw mujoco.batch replaying the same run.
 
@@ -297,7 +297,7 @@ def bench_sim(
     from training.progress import bar
 
     with bar("benchmark") as progress:
-        result = run(config, worlds=worlds, threads=threads, progress=progress)
+        result = run(config, worlds=worlds, threads=threads, seconds=seconds, progress=progress)
     if as_json:
         print(json.dumps(result))
         return
@@ -326,19 +326,16 @@ def _print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False
     Console(stderr=to_stderr).print(table)
 
 
-def _is_stdout(file: Path | None) -> bool:
-    return file == Path("-")
-
-
-def _write_json(data: Mapping[str, Any], file: Path | None) -> None:
-    if file is None:
-        return
+def _write_json(data: Mapping[str, Any], file: Path | None) -> bool:
+    """Write the numbers where they are wanted; whether that is stdout, which then is theirs."""
     text = json.dumps(data, indent=2)
-    if _is_stdout(file):
+    if file == Path("-"):
         print(text)
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text + "\n")
+        return True
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+    return False
 
 
 def main() -> None:

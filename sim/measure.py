@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from real.spec import RobotSpec
 from sim.engine import WorldState
-from sim.rewards import RewardInput
+from sim.reward_terms import RewardInput
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -19,7 +19,7 @@ Ids = NDArray[np.intp]
 
 
 class Measure:
-    """Turns successive world states into :class:`~sim.rewards.RewardInput`.
+    """Turns successive world states into :class:`~sim.reward_terms.RewardInput`.
 
     Args:
         robot: limits, default pose, number of feet.

@@ -23,7 +23,8 @@ from sim.commands import CommandConfig
 from sim.engine import InitialState
 from sim.observe import PRIVILEGED
 from sim.randomize import RandomizeConfig
-from sim.rewards import TERMS, RewardConfig, check_rewards
+from sim.reward_terms import TERMS
+from sim.rewards import RewardConfig, check_rewards
 from sim.sensors import SensorConfig
 from sim.terminations import TerminationConfig
 

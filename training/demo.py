@@ -45,10 +45,12 @@ TRAIN_SHARE = 0.64
 DRIVE_S, SHORTEST_DRIVE_S = 60.0, 12.0
 #: Starting five processes, ramping from the measured pose, stopping [s]; for the progress bar.
 START_STOP_S = 12.0
+#: A busy computer may miss the watchdogs while five processes start; training is not lost to that.
+ATTEMPTS = 2
 #: Episodes in MuJoCo.
 EPISODES = 20
-#: The picture shows the drive from here, so long, at this size and rate [s, pixels, 1/s].
-PICTURE_START_S, PICTURE_S, PICTURE_SIZE, PICTURE_FPS = 1.0, 15.0, (360, 240), 15.0
+#: The picture shows so much of the drive, at this size and rate [s, pixels, 1/s].
+PICTURE_S, PICTURE_SIZE, PICTURE_FPS = 12.0, (360, 240), 12.5
 
 
 def run_demo(
@@ -137,7 +139,7 @@ def _variant(
         drive=drive,
         tick_us=tick_us(ended.graph.summaries),
         latency_ms=_percentiles(ended.graph.summaries.get("safety_node", {}), "state_to_command"),
-        stopped="" if ended.ok else ended.reason,
+        stopped=why_stopped(ended),
     )
 
 
@@ -161,20 +163,29 @@ def drive_bundle(
     dt = robot.control_dt_s
     limits = config.command.limits()
     commands = command_schedule(config.command, seconds=seconds, dt=dt, seed=0)
-    with ticking(progress, seconds + START_STOP_S):
-        ended = deploy(
-            bundle,
-            ROBOT,
-            record=record,
-            schedule=Schedule(dt, limits.names, commands),
-            on_status=log.info,
-        )
-    if ended.reason == "interrupted":
-        raise KeyboardInterrupt
-    if "start_ns" not in ended.operator:
-        logs = ended.graph.log_dir
-        raise FerryError(f"the robot never ran: {ended.reason}; logs of the nodes: {logs}")
-    return score_drive(read_log(record, topics=TOPICS), robot, seconds=seconds), ended
+    plan = Schedule(dt, limits.names, commands)
+    problem = ""
+    for _ in range(ATTEMPTS):
+        with ticking(progress, seconds + START_STOP_S):
+            ended = deploy(bundle, ROBOT, record=record, schedule=plan, on_status=log.info)
+        if ended.reason == "interrupted":
+            raise KeyboardInterrupt
+        if "start_ns" in ended.operator:
+            return score_drive(read_log(record, topics=TOPICS), robot, seconds=seconds), ended
+        problem = f"{why_stopped(ended)}; logs of the nodes: {ended.graph.log_dir}"
+        log.warning("the robot did not start: %s", problem)
+        record.unlink(missing_ok=True)
+    raise FerryError(
+        f"the robot did not start in {ATTEMPTS} attempts; is this computer busy? {problem}"
+    )
+
+
+def why_stopped(ended: DeployResult) -> str:
+    """Why a deployment ended before its time, "" if it did not: the safety node's own words."""
+    if ended.ok:
+        return ""
+    stops = [why for _, mode, why in ended.graph.modes if mode not in ("RAMP", "RUN")]
+    return stops[-1] if stops else ended.reason
 
 
 def tick_us(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -193,10 +204,26 @@ def _picture(variant: Variant, config: RunConfig, path: Path) -> Path | None:
     try:
         robot = load_robot(config.robot)
         recording = read_log(variant.folder / "drive.mcap", topics=TOPICS)
-        poses = drive_poses(recording, robot, start_s=PICTURE_START_S, seconds=PICTURE_S)
+        start_s = liveliest(variant.drive, PICTURE_S)
+        poses = drive_poses(recording, robot, start_s=start_s, seconds=PICTURE_S)
         width, height = PICTURE_SIZE
         frames = render_frames(robot, poses, width=width, height=height, fps=PICTURE_FPS)
         return None if frames is None else save_gif(frames, path, fps=PICTURE_FPS)
     except Exception:
         log.warning("no picture", exc_info=True)
         return None
+
+
+def liveliest(drive: Drive, seconds: float) -> float:
+    """Where the part of a drive begins in which the robot moved most [s].
+
+    Args:
+        drive: what was recorded.
+        seconds: length of the part [s].
+    """
+    dt = float(drive.time_s[0])
+    speed = np.nan_to_num(np.linalg.norm(drive.velocity, axis=1))
+    width = min(round(seconds / dt), speed.size)
+    # The sum over every window of this width: differences of the running sum.
+    total = np.concatenate([[0.0], np.cumsum(speed)])
+    return dt * int(np.argmax(total[width:] - total[:-width]))

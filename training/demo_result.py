@@ -61,7 +61,8 @@ class Variant:
         """What the table shows, in the order of :data:`ROWS`."""
         score, falls = self.nominal.tracking, self.nominal.falls_per_minute
         drive = self.drive
-        end = f"stopped after {drive.stopped_s:.1f} s" if drive.stopped_s is not None else "no"
+        early = drive.stopped_s is not None
+        end = f"after {drive.stopped_s:.1f} s: {self.stopped}" if early else "no"
         return [
             f"{self.training.training_s / 60.0:.1f} min, {self.training.steps / 1e6:.1f} M steps",
             f"{score.mean:.3f} [{score.low:.3f}, {score.high:.3f}]",
@@ -146,12 +147,10 @@ def report_data(result: DemoResult, config: RunConfig, picture: Path | None) -> 
         config: the task.
         picture: of the drive, or None.
     """
-    stopped = [f"{v.label}: {v.stopped}" for v in result.variants if v.stopped]
     return ReportData(
         title="A1: trained in MuJoCo, walking in PyBullet over ROS 2",
         summary=f"Task {config.name}. The policy saw only MuJoCo while it learned; here it drives "
-        "the same robot in another physics engine, through real ROS 2 nodes and a safety filter."
-        + "".join(f" The drive ended early ({text})." for text in stopped),
+        "the same robot in another physics engine, through real ROS 2 nodes and a safety filter.",
         header=result.table_header(),
         rows=result.table_rows(),
         curves=[read_curve(v.folder / "run", v.label) for v in result.variants],

@@ -298,7 +298,8 @@ def test_reward_does_not_depend_on_whether_a_fall_ends_the_episode() -> None:
     np.testing.assert_array_equal(ended.reward, going_on.reward)
     assert ended.reward_parts["alive"][2] == going_on.reward_parts["alive"][2] == 0.0
     assert ended.reward_parts["alive"][1] > 0.0
-    assert ended.reward_parts["termination"][2] == pytest.approx(-1.0)
+    paid = env.config.rewards["termination"].weight * env.robot.control_dt_s
+    assert ended.reward_parts["termination"][2] == pytest.approx(paid)
 
 
 # ------------------------------------------------------------------ worlds that break
@@ -348,7 +349,8 @@ def test_a_broken_world_ends_is_renewed_whole_and_touches_nobody(
     np.testing.assert_array_equal(result.final_ids, [1])
     np.testing.assert_array_equal(result.episode["diverged"], [True])
     assert broken.counters["diverged"] == 1
-    assert result.reward[1] == pytest.approx(-1.0)  # the termination part alone
+    paid = broken.config.rewards["termination"].weight * broken.robot.control_dt_s
+    assert result.reward[1] == pytest.approx(paid)  # the termination part alone
     assert not result.final_obs["critic"].any()
     assert_rows_equal(expected, result, [0, 2, 3])
     for step in range(4, 12):

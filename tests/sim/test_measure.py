@@ -8,7 +8,7 @@ from real.signals import RobotState
 from real.spec import load_robot
 from sim.engine import WorldState
 from sim.measure import Measure, soft_limits
-from sim.rewards import RewardInput
+from sim.reward_terms import RewardInput
 
 ROBOT = load_robot("a1")
 DT = ROBOT.control_dt_s

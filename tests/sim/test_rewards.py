@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from real.errors import ConfigError
-from sim.rewards import TERMS, RewardConfig, RewardInput, RewardTable, check_rewards, parameters
+from sim.reward_terms import TERMS, RewardInput
+from sim.rewards import RewardConfig, RewardTable, check_rewards, parameters
 
 DT = 0.02
 

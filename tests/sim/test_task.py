@@ -13,7 +13,7 @@ from real.errors import ConfigError
 from real.frames import yaw
 from real.spec import load_robot
 from sim.observe import PRIVILEGED
-from sim.rewards import TERMS
+from sim.reward_terms import TERMS
 from sim.streams import make_streams
 from sim.task import (
     EnvConfig,

@@ -14,10 +14,19 @@ import numpy as np
 import pytest
 
 import ferry
+from deploy.supervisor import DeployResult, GraphReport
 from real.errors import FerryError
 from real.log import read_log
 from sim.env import make_env
-from training.demo import drive_bundle, drive_seconds, plain_config, run_demo, tick_us
+from training.demo import (
+    drive_bundle,
+    drive_seconds,
+    liveliest,
+    plain_config,
+    run_demo,
+    tick_us,
+    why_stopped,
+)
 from training.demo_result import ROWS, DemoResult, Variant, read_curve, report_data
 from training.drive import Drive
 from training.evaluator import Evaluation
@@ -97,7 +106,10 @@ def test_the_table_has_a_column_for_each_variant_and_a_cell_for_each_row(result)
     assert rows["tracking, MuJoCo nominal (95 %)"][0] == "0.900 [0.880, 0.910]"
     assert rows["tracking, PyBullet over ROS 2"] == ["0.800", "0.700"]
     assert rows["falls there"] == ["0 in 10 s", "1 in 10 s"]
-    assert rows["stopped early by the safety node"] == ["no", "stopped after 4.0 s"]
+    assert rows["stopped early by the safety node"] == [
+        "no",
+        "after 4.0 s: fall: 1.01 rad, limit 1 rad",
+    ]
     assert rows["commands that the safety node changed"][0] == "12.5 %"
     assert rows["training"][0] == "9.5 min, 5.1 M steps"
 
@@ -157,6 +169,40 @@ def test_the_curve_is_what_the_run_folder_says(tmp_path):
     np.testing.assert_allclose(curve.mean, [0.3, 0.7, 0.8])
     np.testing.assert_allclose(curve.low, [0.2, 0.6, 0.7])
     assert read_curve(tmp_path / "nothing", "x").minutes.size == 0
+
+
+def test_the_reason_of_an_early_end_is_the_safety_node_s_own():
+    graph = GraphReport(
+        ok=False,
+        reason="operator_node ended (1): mode is DAMP after 3.0 s of 60.0 s",
+        seconds=9.0,
+        exit_codes={"operator_node": 1},
+        modes=[
+            (0.1, "DAMP", "robot_node started"),
+            (2.0, "RAMP", "armed"),
+            (4.0, "RUN", "ramp over"),
+        ],
+        summaries={},
+        log_dir=Path("logs"),
+    )
+    stop = (7.0, "DAMP", "fall: 1.01 rad, limit 1 rad")
+    ended = DeployResult(False, graph.reason, graph, {}, None)
+    fallen = replace(ended, graph=replace(graph, modes=[*graph.modes, stop]))
+    assert why_stopped(fallen) == "fall: 1.01 rad, limit 1 rad"
+    never = replace(ended, graph=replace(graph, modes=[]))
+    assert why_stopped(never) == graph.reason
+    assert why_stopped(replace(fallen, ok=True)) == ""
+
+
+def test_the_picture_shows_where_the_robot_moved_most(result):
+    drive = result.main.drive
+    velocity = np.zeros((500, 3))
+    velocity[150:250, 2] = -1.0  # 3 s to 5 s
+    velocity[400:430, 0] = 0.5
+    velocity[450:] = np.nan  # stopped
+    assert liveliest(replace(drive, velocity=velocity), 2.0) == pytest.approx(3.0)
+    # Longer than the drive: all of it.
+    assert liveliest(replace(drive, velocity=velocity), 60.0) == 0.0
 
 
 @pytest.mark.ros

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from training.flat import FlatAdam
-from training.networks import ActorCritic, NetworkConfig, gaussian_log_prob
+from training.networks import ActorCritic, NetworkConfig, gaussian_kl, gaussian_log_prob
 from training.ppo import (
     Batch,
     NonFiniteUpdateError,
     Ppo,
     PpoConfig,
     adapted_rate,
+    braked_rate,
     normalized,
     side_by_side,
 )
@@ -66,7 +67,6 @@ def parameters(module: ActorCritic) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("kl", "factor"),
     [
-        (0.011, 1.0),
         (0.0129, 1.0),
         (0.0131, 1 / 1.2),
         (0.0078, 1.0),
@@ -84,11 +84,37 @@ def test_the_step_size_follows_the_kl_and_never_rises_on_none_or_a_broken_one(kl
     assert rate == pytest.approx(1e-3 * factor)
 
 
-def test_the_step_size_stays_within_its_bounds_and_may_be_fixed():
+@pytest.mark.parametrize(
+    ("kl", "factor"), [(0.0, 1.0), (0.039, 1.0), (0.041, 1 / 1.5), (math.nan, 1 / 1.5)]
+)
+def test_a_minibatch_that_went_much_too_far_slows_the_next(kl, factor):
+    rate = braked_rate(1e-3, kl=kl, config=PpoConfig(desired_kl=0.01))
+    assert rate == pytest.approx(1e-3 * factor)
+
+
+@pytest.mark.parametrize("rule", [adapted_rate, braked_rate])
+def test_the_step_size_stays_within_its_bounds_and_may_be_fixed(rule):
     bounded = PpoConfig(min_learning_rate=9e-4, max_learning_rate=1.1e-3)
-    assert adapted_rate(1e-3, kl=1.0, config=bounded) == 9e-4
-    assert adapted_rate(1e-3, kl=1e-6, config=bounded) == 1.1e-3
-    assert adapted_rate(1e-3, kl=math.nan, config=PpoConfig(desired_kl=None)) == 1e-3
+    assert rule(1e-3, kl=1.0, config=bounded) == 9e-4
+    assert rule(1e-3, kl=1e-6, config=bounded) <= 1.1e-3
+    assert rule(1e-3, kl=math.nan, config=PpoConfig(desired_kl=None)) == 1e-3
+    assert rule(1e-3, kl=1.0, config=PpoConfig(desired_kl=None)) == 1e-3
+
+
+def test_the_step_size_settles_where_an_update_moves_the_policy_as_far_as_desired():
+    for start in (1e-5, 1e-2):
+        module = policy()
+        learner = ppo(module, learning_rate=start, desired_kl=0.01, epochs=3)
+        kls = []
+        for seed in range(60):
+            batch = batch_of(module, seed=5 * seed)
+            before = batch.means, module.log_std.detach().clone()
+            learner.update(batch)
+            with torch.no_grad():
+                kl = gaussian_kl(*before, module.actor(batch.obs), module.log_std)
+            kls.append(kl.item())
+        assert 0.003 < np.mean(kls[-20:]) < 0.03
+        assert max(kls[30:]) < 0.1
 
 
 def test_a_gradient_of_zero_does_not_raise_the_step_size():

@@ -1,0 +1,274 @@
+"""Reward terms: pure functions from what was measured in a step to one number per world.
+
+A term's keyword-only arguments are its parameters in the task file. Weights carry the sign: a
+term that measures something unwanted is positive and gets a negative weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from real.errors import ConfigError
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class RewardInput:
+    """One control step of N worlds with J joints (A of them actuated) and F feet.
+
+    Attributes:
+        dt: control period [s].
+        command: ``[N, 3]`` the (vx, vy, wz) that the action answered [m/s, m/s, rad/s].
+        moving: ``[N]`` whether that command asks for motion.
+        lin_vel_b: ``[N, 3]`` base linear velocity in the base frame [m/s].
+        ang_vel_b: ``[N, 3]`` base angular velocity in the base frame [rad/s].
+        gravity_b: ``[N, 3]`` direction of gravity in the base frame, unit length.
+        height: ``[N]`` base height above the ground [m].
+        q: ``[N, J]`` joint positions [rad].
+        q_offset: ``[N, J]`` joint positions minus the default pose [rad].
+        q_soft: ``[2, J]`` soft position limits, low and high [rad].
+        dq: ``[N, J]`` joint velocities [rad/s].
+        ddq: ``[N, J]`` joint accelerations over the step [rad/s^2].
+        tau: ``[N, J]`` applied efforts [N m].
+        action: ``[N, A]`` the clipped action of this step.
+        action_1: ``[N, A]`` the one before, zero at the start of an episode.
+        action_2: ``[N, A]`` the one before that.
+        foot_position_w: ``[N, F, 3]`` [m].
+        foot_speed: ``[N, F]`` horizontal speed of each foot [m/s].
+        foot_contact: ``[N, F]`` 1.0 where a foot touches the ground, else 0.0.
+        foot_landed: ``[N, F]`` 1.0 where a foot touched down in this step, else 0.0.
+        foot_air_s: ``[N, F]`` time off the ground; of a foot that landed, the whole swing [s].
+        body_contact: ``[N]`` whether anything but a foot touches the ground.
+        fallen: ``[N]`` whether the robot has fallen, whatever the task does about it.
+    """
+
+    dt: float
+    command: Array
+    moving: Mask
+    lin_vel_b: Array
+    ang_vel_b: Array
+    gravity_b: Array
+    height: Array
+    q: Array
+    q_offset: Array
+    q_soft: Array
+    dq: Array
+    ddq: Array
+    tau: Array
+    action: Array
+    action_1: Array
+    action_2: Array
+    foot_position_w: Array
+    foot_speed: Array
+    foot_contact: Array
+    foot_landed: Array
+    foot_air_s: Array
+    body_contact: Mask
+    fallen: Mask
+
+
+def _sum_of_squares(x: Array) -> Array:
+    """Sum of squares over the last axis; ``[N, K] -> [N]``."""
+    return np.einsum("nk,nk->n", x, x)
+
+
+def _sum(x: Array) -> Array:
+    """Sum over the last axis; ``[N, K] -> [N]``. Twice as fast as ``x.sum(axis=1)`` for small K."""
+    return np.einsum("nk->n", x)
+
+
+# ------------------------------------------------------------------ the task
+
+
+def track_lin_vel(x: RewardInput, *, sigma: float = 0.25) -> Array:
+    """exp(-((vx* - vx)^2 + (vy* - vy)^2) / sigma), sigma in (m/s)^2. In [0, 1].
+
+    The kernel of Rudin et al. 2022, "Learning to walk in minutes", table 2.
+    """
+    return np.exp(_sum_of_squares(x.command[:, :2] - x.lin_vel_b[:, :2]) / -sigma)
+
+
+def track_ang_vel(x: RewardInput, *, sigma: float = 0.25) -> Array:
+    """exp(-(wz* - wz)^2 / sigma), sigma in (rad/s)^2. In [0, 1]. Same source."""
+    return np.exp((x.command[:, 2] - x.ang_vel_b[:, 2]) ** 2 / -sigma)
+
+
+# ------------------------------------------------------------------ the base
+
+
+def lin_vel_z(x: RewardInput) -> Array:
+    """Vertical velocity in the base frame, squared: vz^2 [(m/s)^2]."""
+    return x.lin_vel_b[:, 2] ** 2
+
+
+def ang_vel_xy(x: RewardInput) -> Array:
+    """Rolling and pitching: wx^2 + wy^2 [(rad/s)^2]."""
+    return _sum_of_squares(x.ang_vel_b[:, :2])
+
+
+def orientation(x: RewardInput) -> Array:
+    """gx^2 + gy^2 = sin^2 of the tilt [1]."""
+    return _sum_of_squares(x.gravity_b[:, :2])
+
+
+def base_height(x: RewardInput, *, target_m: float = 0.28) -> Array:
+    """(height - target)^2 [m^2]."""
+    return (x.height - target_m) ** 2
+
+
+# ------------------------------------------------------------------ the joints
+
+
+def torque(x: RewardInput) -> Array:
+    """Sum over joints of tau^2 [(N m)^2]: heating of the motors."""
+    return _sum_of_squares(x.tau)
+
+
+def power(x: RewardInput) -> Array:
+    """Sum over joints of |tau dq| [W]."""
+    return _sum(np.abs(x.tau * x.dq))
+
+
+def joint_vel(x: RewardInput) -> Array:
+    """Sum over joints of dq^2 [(rad/s)^2]."""
+    return _sum_of_squares(x.dq)
+
+
+def joint_acc(x: RewardInput) -> Array:
+    """Sum over joints of ((dq - dq_before) / dt)^2 [(rad/s^2)^2]."""
+    return _sum_of_squares(x.ddq)
+
+
+def joint_limits(x: RewardInput) -> Array:
+    """Sum over joints of how far each is outside its soft limits [rad]."""
+    inside = np.minimum(np.maximum(x.q, x.q_soft[0]), x.q_soft[1])
+    return _sum(np.abs(x.q - inside))
+
+
+def default_pose(x: RewardInput) -> Array:
+    """Sum over joints of (q - q_default)^2 [rad^2]: keeps a gait near the default pose."""
+    return _sum_of_squares(x.q_offset)
+
+
+def stand_still(x: RewardInput) -> Array:
+    """Sum over joints of |q - q_default| [rad] while the command is zero, else 0."""
+    return _sum(np.abs(x.q_offset)) * ~x.moving
+
+
+# ------------------------------------------------------------------ the actions
+
+
+def action_rate(x: RewardInput) -> Array:
+    """Sum over actions of (a_t - a_{t-1})^2 [1]."""
+    return _sum_of_squares(x.action - x.action_1)
+
+
+def action_smoothness(x: RewardInput) -> Array:
+    """Sum over actions of (a_t - 2 a_{t-1} + a_{t-2})^2 [1]: the second difference."""
+    return _sum_of_squares(x.action - 2.0 * x.action_1 + x.action_2)
+
+
+# ------------------------------------------------------------------ the feet
+
+
+def feet_air_time(x: RewardInput, *, threshold_s: float = 0.2, longest_s: float = 0.5) -> Array:
+    """Sum over feet that land of min(swing, longest) - threshold [s], while moving.
+
+    Paid once per touch-down, so short steps cost and long ones pay, up to ``longest_s``.
+    After Rudin et al. 2022; the upper bound keeps a leg from being held up for the bonus.
+    """
+    swing = np.minimum(x.foot_air_s, longest_s) - threshold_s
+    return np.einsum("nf,nf->n", swing, x.foot_landed) * x.moving
+
+
+def foot_slip(x: RewardInput) -> Array:
+    """Sum over feet on the ground of their horizontal speed, squared [(m/s)^2]."""
+    return np.einsum("nf,nf,nf->n", x.foot_speed, x.foot_speed, x.foot_contact)
+
+
+def foot_clearance(x: RewardInput, *, target_m: float = 0.08) -> Array:
+    """Sum over feet in the air of (z - target)^2 * horizontal speed [m^3/s], while moving.
+
+    The product asks for height in the middle of the swing, where a foot is fast (Ji et al. 2022,
+    "Concurrent training of a control policy and a state estimator", table of rewards).
+    """
+    swing = x.foot_speed * (1.0 - x.foot_contact)
+    error = x.foot_position_w[:, :, 2] - target_m
+    return np.einsum("nf,nf,nf->n", error, error, swing) * x.moving
+
+
+def trot(x: RewardInput) -> Array:
+    """1 while exactly one diagonal pair of feet is down, while moving, else 0.
+
+    Feet stand in the order front right, front left, rear right, rear left. Small robots trot at
+    every speed of a walk, and a policy that is told so finds stepping sooner.
+    """
+    if x.foot_contact.shape[1] != 4:
+        raise ConfigError(f"reward trot needs four feet; the robot has {x.foot_contact.shape[1]}")
+    down = x.foot_contact > 0.5
+    diagonal = (down[:, 0] & down[:, 3]) | (down[:, 1] & down[:, 2])
+    return (diagonal & (down.sum(axis=1) == 2) & x.moving).astype(np.float64)
+
+
+def standing_contact(x: RewardInput) -> Array:
+    """Number of feet off the ground while the command is zero, else 0 [1]."""
+    return (x.foot_contact.shape[1] - _sum(x.foot_contact)) * ~x.moving
+
+
+# ------------------------------------------------------------------ events
+
+
+def undesired_contact(x: RewardInput) -> Array:
+    """1 while anything but a foot touches the ground."""
+    return x.body_contact.astype(np.float64)
+
+
+def alive(x: RewardInput) -> Array:
+    """1 while the robot has not fallen, whether or not a fall ends the episode."""
+    return (~x.fallen).astype(np.float64)
+
+
+def termination(x: RewardInput) -> Array:
+    """1 in a step that finds the robot fallen, whether or not a fall ends the episode.
+
+    Where it does, this is paid once; a world that diverged pays it too (see ``RewardTable``).
+    """
+    return x.fallen.astype(np.float64)
+
+
+Term = Callable[..., Array]
+
+TERMS: dict[str, Term] = {
+    term.__name__: term
+    for term in (
+        track_lin_vel,
+        track_ang_vel,
+        lin_vel_z,
+        ang_vel_xy,
+        orientation,
+        base_height,
+        torque,
+        power,
+        joint_vel,
+        joint_acc,
+        joint_limits,
+        default_pose,
+        stand_still,
+        action_rate,
+        action_smoothness,
+        feet_air_time,
+        foot_slip,
+        foot_clearance,
+        trot,
+        standing_contact,
+        undesired_contact,
+        alive,
+        termination,
+    )
+}
