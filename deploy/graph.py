@@ -228,8 +228,10 @@ def _environment(*, simulated: bool, domain_id: int | None) -> dict[str, str]:
     for name in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
         out[name] = os.environ.get(name, profile)
     if simulated:
-        # A demonstration must never move a robot on the network.
+        # A demonstration must never move a robot on the network. Peers and discovery servers that
+        # the user's shell names are asked whatever the range; empty is the same as not set.
         out["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
+        out["ROS_STATIC_PEERS"] = out["ROS_DISCOVERY_SERVER"] = ""
         out["ROS_DOMAIN_ID"] = str(free_domain_id() if domain_id is None else domain_id)
     elif domain_id is not None:
         out["ROS_DOMAIN_ID"] = str(domain_id)

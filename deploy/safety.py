@@ -182,6 +182,9 @@ class SafetyFilter:
         self._waiting[chosen] = True
         self._command_ns[chosen] = now_ns
         self._bad_ticks[chosen] = 0
+        if self._waiting.all():
+            # Nobody is in the middle of anything: the clock may have been set in between.
+            self._now_ns = None
 
     def check(self, now_ns: int, state: RobotState) -> list[Fault]:
         """What is wrong with a state on its own; arming is refused on any of it."""

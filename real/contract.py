@@ -230,7 +230,7 @@ class PolicyContract:
         return tuple(j.name for j in self.joints)
 
     def to_json(self) -> str:
-        """Lossless JSON text. Limits of joints without a stop are written as +-1e999 (infinity)."""
+        """Lossless JSON text. Limits of joints without a stop are written as +-Infinity."""
         return json.dumps(dataclasses.asdict(self), allow_nan=True)
 
     @staticmethod

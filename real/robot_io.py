@@ -48,7 +48,7 @@ class RobotIO(Protocol):
         period_s: how often the robot node must call :meth:`exchange` [s]. For a simulated robot
             it is the time that each call advances.
         command_timeout_s: after how long without :meth:`exchange` the robot stops by itself,
-            in firmware, not in Python. None where the driver cannot: preflight refuses it on
+            in firmware, not in Python. None where the driver cannot: the robot node refuses it on
             hardware.
         simulated: whether this is a simulation (decides discovery range and domain defaults).
     """

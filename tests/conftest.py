@@ -45,6 +45,7 @@ def _claim_ros_domain() -> int:
 os.environ["ROS_DOMAIN_ID"] = str(_claim_ros_domain())
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ.pop("ROS_STATIC_PEERS", None)
+os.environ.pop("ROS_DISCOVERY_SERVER", None)
 os.environ["ROS_LOG_DIR"] = tempfile.mkdtemp(prefix="ferry-test-ros-")
 atexit.register(shutil.rmtree, os.environ["ROS_LOG_DIR"], ignore_errors=True)
 # One test process uses one thread per array library; a waiting thread sleeps and does not spin,

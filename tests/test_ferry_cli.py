@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -81,6 +82,13 @@ def test_commands_in_the_documentation_are_ones_that_exist(page: str) -> None:
         # Help is shown only if every option and argument before it was understood.
         result = run(*shlex.split(command)[1:], "--help")
         assert result.exit_code == 0, (command, result.output)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_in_the_documentation_lead_somewhere(page: str) -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", (ROOT / page).read_text())
+    gone = [t for t in targets if not t.startswith("https://") and not (ROOT / t).exists()]
+    assert gone == []
 
 
 def test_help_needs_nothing_but_the_base_install() -> None:

@@ -154,6 +154,8 @@ class ActorWorker:
         if "noise" not in state:
             raise FerryError("actor state lacks 'noise', the state of its generator")
         unpack_streams([self._rng], state["noise"].astype(np.uint64))
+        # Another run may have given the same number to another policy.
+        self._version = None
         prefix = "env."
         self.env.load_state_dict(
             {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

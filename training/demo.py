@@ -26,7 +26,7 @@ from training.demo_result import DemoResult, Variant, report_data
 from training.drive import TOPICS, Drive, drive_poses, score_drive
 from training.evaluator import evaluate_path, selection_scorer
 from training.export import export_run
-from training.progress import ProgressFn, ticking
+from training.progress import ProgressFn, say, ticking
 from training.report import write_report
 from training.run_config import RunConfig, load_run_config
 from training.train import train
@@ -83,6 +83,7 @@ def run_demo(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FerryError(f"{out} is not empty: choose another folder with --out")
     config = load_run_config(TASK, [f"training.seed={seed}", *overrides])
+    say(f"about {minutes * (1 + compare):g} minutes; everything is written to {out}")
     main = _variant("randomised", config, out / "randomised", minutes=minutes, stage=stage)
     other = None
     if compare:

@@ -78,13 +78,13 @@ class Variant:
 
 ROWS = (
     "training",
-    "tracking, MuJoCo nominal (95 %)",
-    "falls per minute there (95 %)",
-    "tracking, PyBullet over ROS 2",
-    "falls there",
-    "stopped early by the safety node",
-    "commands that the safety node changed",
-    "controller tick, p50 / p99",
+    "tracking, MuJoCo (95 %)",
+    "falls per minute (95 %)",
+    "tracking, PyBullet, ROS 2",
+    "falls",
+    "stopped early",
+    "clamped commands",
+    "tick time, p50 / p99",
     "state to command, p50 / p99",
 )
 
@@ -93,11 +93,13 @@ NOTES = {
     "yaw = exp(-ewz² / 0.25), at 50 Hz in the base frame, averaged over time after the first "
     "second; 1 is perfect. A robot that fell or was stopped scores 0 until the run would have "
     "ended.",
-    "MuJoCo nominal": "no randomisation, noise or delay; commands and seeds that training never "
+    "MuJoCo": "nominal: no randomisation, noise or delay; commands and seeds that training never "
     "used; through the robot's own controller code. Intervals are 95 % over episodes.",
-    "PyBullet over ROS 2": "policy, safety, robot and recorder nodes as processes of their own; "
+    "PyBullet, ROS 2": "policy, safety, robot and recorder nodes as processes of their own; "
     "scored from the recording: /cmd_vel against /ground_truth/odom.",
-    "controller tick": "time in policy_node (read, observe, infer, decode, publish) plus time in "
+    "stopped early": "whether and why the safety node ended the drive before its time.",
+    "clamped commands": "share of the policy's commands that the safety node changed.",
+    "tick time": "time in policy_node (read, observe, infer, decode, publish) plus time in "
     "safety_node (check, filter, publish) for one state, each measured by the node itself over its "
     "last 2000 ticks. The sum of two p99 is an upper bound of the p99 of the sum.",
     "state to command": "from the arrival of a state at safety_node to its answer: the way to "

@@ -107,8 +107,10 @@ def export_policy(
     if not np.isfinite(observations).all():
         raise ExportError("recorded observations hold numbers that are not finite")
     observations = np.ascontiguousarray(observations, dtype=np.float32)
-    frozen = copy.deepcopy(module).cpu().float().eval()
-    mean, log_std = _ask(frozen, observations)
+    own = copy.deepcopy(module).cpu().eval()
+    # Asked before the statistics lose their double precision, which the file does not have.
+    mean, log_std = _ask(own, observations)
+    frozen = own.float()
     chosen = np.linspace(0, rows - 1, GOLDEN_ROWS).round().astype(np.intp)
     golden = Golden(observations[chosen], mean[chosen], log_std[chosen])
     data = with_metadata(

@@ -310,7 +310,11 @@ def _stop_on_signal() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield stop  # only the main thread may handle signals
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None stands for a handler that was not set from Python.
+    before = {
+        number: signal.getsignal(number) or signal.SIG_DFL
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop.set()

@@ -92,8 +92,11 @@ def test_hardware_keeps_the_patience_of_the_nodes_and_a_simulation_gets_more():
 
 def test_a_simulated_graph_stays_on_this_computer_in_a_domain_of_its_own(monkeypatch):
     monkeypatch.setenv("ROS_DOMAIN_ID", "0")
+    monkeypatch.setenv("ROS_STATIC_PEERS", "192.168.1.7")
+    monkeypatch.setenv("ROS_DISCOVERY_SERVER", "192.168.1.7:11811")
     environment = describe().environment
     assert environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert environment["ROS_STATIC_PEERS"] == environment["ROS_DISCOVERY_SERVER"] == ""
     assert 1 <= int(environment["ROS_DOMAIN_ID"]) <= HIGHEST_DOMAIN
     assert describe(domain_id=42).environment["ROS_DOMAIN_ID"] == "42"
 
@@ -102,6 +105,7 @@ def test_hardware_is_reached_where_the_environment_says():
     environment = describe(HARDWARE).environment
     assert "ROS_DOMAIN_ID" not in environment
     assert "ROS_AUTOMATIC_DISCOVERY_RANGE" not in environment
+    assert "ROS_STATIC_PEERS" not in environment
 
 
 def test_the_dds_profile_is_set_for_both_distributions_unless_the_user_has_one(monkeypatch):

@@ -398,6 +398,15 @@ def test_a_clock_that_stands_holds_and_divides_by_nothing():
     assert result.stop.all()
 
 
+def test_after_a_reset_a_clock_that_was_set_back_in_between_is_no_fault():
+    bench = Bench()
+    bench.send(POSE)
+    bench.now -= 3_600 * 1_000_000_000
+    assert kinds(bench.send(POSE)) >= {Check.CLOCK}
+    bench.filter.reset(now_ns=bench.now)
+    assert [verdicts(bench.send(POSE)) for _ in range(6)] == [[Verdict.PASS]] * 6
+
+
 def test_stamps_from_the_future_mean_that_the_clock_was_set_back():
     bench = Bench()
     bench.send(POSE)

@@ -103,14 +103,14 @@ def test_the_table_has_a_column_for_each_variant_and_a_cell_for_each_row(result)
     assert result.table_header() == ["", "randomised", "not randomised"]
     rows = {row[0]: row[1:] for row in result.table_rows()}
     assert tuple(rows) == ROWS
-    assert rows["tracking, MuJoCo nominal (95 %)"][0] == "0.900 [0.880, 0.910]"
-    assert rows["tracking, PyBullet over ROS 2"] == ["0.800", "0.700"]
-    assert rows["falls there"] == ["0 in 10 s", "1 in 10 s"]
-    assert rows["stopped early by the safety node"] == [
+    assert rows["tracking, MuJoCo (95 %)"][0] == "0.900 [0.880, 0.910]"
+    assert rows["tracking, PyBullet, ROS 2"] == ["0.800", "0.700"]
+    assert rows["falls"] == ["0 in 10 s", "1 in 10 s"]
+    assert rows["stopped early"] == [
         "no",
         "after 4.0 s: fall: 1.01 rad, limit 1 rad",
     ]
-    assert rows["commands that the safety node changed"][0] == "12.5 %"
+    assert rows["clamped commands"][0] == "12.5 %"
     assert rows["training"][0] == "9.5 min, 5.1 M steps"
 
 
