@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 EXTRAS := train,pybullet,ros,notebooks,dev
 QUICK := not slow and not ros and not ray and not gpu
+# Two processes, each with whole test files or classes, which share what is costly to make.
+PARALLEL := -n 2 --dist loadscope
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test static clean distclean
@@ -17,10 +19,14 @@ demo: $(INSTALLED) ## Train A1, export the policy, walk it in PyBullet over ROS 
 	$(BIN)/ferry demo
 
 check: static ## The fast part of the tests, for every commit (under 90 s)
-	$(BIN)/pytest -q -m "$(QUICK)"
+	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL)
 
+# Tests that start ROS 2 graphs or trainings want the machine to themselves. Both parts always run.
 test: static ## Everything: lint, types, import contracts, the whole test suite
-	$(BIN)/pytest -q
+	@status=0; \
+	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL) || status=$$?; \
+	$(BIN)/pytest -q -m "not ($(QUICK))" || status=$$?; \
+	exit $$status
 
 static: $(INSTALLED)
 	$(BIN)/ruff check .

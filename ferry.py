@@ -60,6 +60,29 @@ def missing_package(package: str) -> str | None:
     return None
 
 
+def _writable(file: Path | None) -> Path | None:
+    """Refuse a file that cannot be written, before any work is done for it."""
+    if file is None or file == Path("-"):
+        return file
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        existed = file.exists()
+        with file.open("a"):
+            pass
+        if not existed:
+            file.unlink()
+    except OSError as error:
+        raise _cannot_write(file, error) from error
+    return file
+
+
+def _cannot_write(file: Path, error: OSError) -> FerryError:
+    return FerryError(
+        f"cannot write {file}: {error.strerror or error}; give --json a file in a folder you may "
+        "write to, or - for stdout"
+    )
+
+
 app = typer.Typer(
     cls=_FrontDoor,
     no_args_is_help=True,
@@ -77,7 +100,12 @@ Overrides = Annotated[
 ]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Also write the numbers here; - is stdout."),
+    typer.Option(
+        "--json",
+        metavar="FILE",
+        help="Also write the numbers here; - is stdout.",
+        callback=_writable,
+    ),
 ]
 
 
@@ -170,6 +198,9 @@ def evaluate(
     suite: Annotated[str, typer.Option(help="nominal (MuJoCo) or pybullet.")] = "nominal",
     episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which of the report seeds.")] = 0,
+    which: Annotated[
+        Literal["best", "latest"], typer.Option(help="Which checkpoint of a run folder.")
+    ] = "best",
     json_file: JsonFile = None,
 ) -> None:
     """Score a policy on seeds that training never used, through the robot's own controller code.
@@ -180,11 +211,13 @@ def evaluate(
     from training.progress import bar
 
     with bar(f"evaluating: {suite}") as progress:
-        result = evaluate_path(policy, suite=suite, episodes=episodes, seed=seed, progress=progress)
+        result = evaluate_path(
+            policy, which=which, suite=suite, episodes=episodes, seed=seed, progress=progress
+        )
     to_stderr = _write_json(result.as_json(), json_file)
     tracking, falls = result.tracking, result.falls_per_minute
     _print_table(
-        f"{policy} on {result.suite}",
+        f"{policy} ({which}) on {result.suite}" if policy.is_dir() else f"{policy} on {suite}",
         {
             "episodes": str(result.episodes),
             "seed": str(result.seed),
@@ -264,6 +297,17 @@ def deploy(
     record: Annotated[
         Path | None, typer.Option(metavar="FILE.mcap", help="Log every topic here.")
     ] = None,
+    robot_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Your robot's YAML; else the bundle's.")
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="For your RobotIO class; repeatable."),
+    ] = None,
+    safety: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Replace a safety setting; repeatable."),
+    ] = None,
 ) -> None:
     """Start the ROS 2 graph: policy, safety filter and robot. Ctrl-C stops it safely.
 
@@ -274,7 +318,15 @@ def deploy(
 
     with bar(f"running {robot}") as progress:
         result = run(
-            bundle, robot, seconds=seconds, record=record, on_status=say, progress=progress
+            bundle,
+            robot,
+            seconds=seconds,
+            record=record,
+            on_status=say,
+            progress=progress,
+            robot_name=robot_file,
+            options=options or [],
+            safety=safety or [],
         )
     _print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:
@@ -333,8 +385,10 @@ def _write_json(data: Mapping[str, Any], file: Path | None) -> bool:
         print(text)
         return True
     if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text + "\n")
+        try:
+            file.write_text(text + "\n")
+        except OSError as error:
+            raise _cannot_write(file, error) from error
     return False
 
 

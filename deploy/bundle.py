@@ -70,6 +70,19 @@ class Bundle:
     opset: int
     source: str
 
+    def require_sha256(self, expected: str) -> Bundle:
+        """This bundle, if it is the very file that was checked before; empty: any is.
+
+        Raises:
+            BundleError: the file has changed in between.
+        """
+        if expected and expected.lower() != self.sha256:
+            raise BundleError(
+                f"{self.source}: its sha256 is {self.sha256}, but {expected} was checked before "
+                "the start: the file has been replaced since; start again"
+            )
+        return self
+
 
 def read_bundle(path: str | Path) -> Bundle:
     """Read and verify a bundle.

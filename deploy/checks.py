@@ -34,6 +34,7 @@ class Check(StrEnum):
     COMMAND_IMPLAUSIBLE = "command_implausible"
     EXCEPTION = "exception"
     MODE = "mode"
+    RAMP = "ramp_not_followed"
 
 
 #: What a violation's numbers count in; rad and rad/s of a hinge are m and m/s of a slide.
@@ -49,6 +50,7 @@ UNITS = {
     Check.OUTSIDE: "rad",
     Check.JUMP: "rad",
     Check.COMMAND_IMPLAUSIBLE: "rad",
+    Check.RAMP: "rad",
 }
 
 

@@ -104,7 +104,7 @@ class Controller:
         output: PolicyOutput | None = None
         errors: list[Violation] = []
         try:
-            running = self.safety.advance(now_ns)
+            running = self.safety.advance(now_ns, state)
             output = self.policy.step(state, command, running=running)
         except Exception as error:
             errors += self._failed("policy", error)

@@ -119,7 +119,8 @@ class StateReader:
 
         Args:
             joints: sensor_msgs/JointState.
-            imu: sensor_msgs/Imu, or None for a robot without one (upright, at rest).
+            imu: sensor_msgs/Imu, or None for a robot without one: upright and at rest, which is
+                true of a fixed base; a floating one without IMU is refused (deploy/agreement.py).
 
         Raises:
             FerryError: joints, sizes or frames do not fit, or the stamps differ.

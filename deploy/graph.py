@@ -28,7 +28,8 @@ LOOPBACK = "real.loopback:LoopbackRobot"
 
 #: Control periods of silence until a simulated robot is stopped; hardware gets three. A simulation
 #: shares its cores with whatever else its user runs, and then pauses of 100 ms are ordinary; a
-#: robot computer must not have them.
+#: robot computer must not have them. So a simulated graph does not show that a computer is fast
+#: enough for hardware: the latencies that ``ferry deploy`` reports do.
 SIMULATION_PERIODS = 10.0
 
 #: Set by the supervisor: nodes then write one JSON line per event on standard output, and stop
@@ -55,14 +56,19 @@ class RobotChoice:
     options: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
-def choose_robot(text: str) -> RobotChoice:
+def choose_robot(text: str, *, options: Mapping[str, object] | None = None) -> RobotChoice:
     """Read ``sim:pybullet``, ``sim:mujoco``, ``loopback`` or ``module:Class``.
+
+    Args:
+        text: which of them.
+        options: keyword arguments of the plug-in.
 
     Raises:
         FerryError: none of these.
     """
+    given = dict(options or {})
     if text == "loopback":
-        return RobotChoice(LOOPBACK, simulated=True)
+        return RobotChoice(LOOPBACK, simulated=True, options=given)
     left, colon, right = text.partition(":")
     if left == "sim":
         if right not in SIMULATORS:
@@ -70,13 +76,13 @@ def choose_robot(text: str) -> RobotChoice:
                 f"robot {text!r}: no simulator {right!r}{nearest(right, SIMULATORS)}; "
                 f"expected {' or '.join('sim:' + n for n in SIMULATORS)}"
             )
-        return RobotChoice(SIMULATORS[right], simulated=True)
+        return RobotChoice(SIMULATORS[right], simulated=True, options=given)
     if not colon or not left or not right:
         raise FerryError(
             f"robot {text!r}: expected {', '.join('sim:' + n for n in SIMULATORS)}, loopback, or a "
             "driver as module:Class"
         )
-    return RobotChoice(text, simulated=text in (*SIMULATORS.values(), LOOPBACK))
+    return RobotChoice(text, simulated=text in (*SIMULATORS.values(), LOOPBACK), options=given)
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,7 @@ def graph(
     publish_clock: bool = False,
     watchdog_periods: float | None = None,
     domain_id: int | None = None,
+    bundle_sha256: str = "",
 ) -> Graph:
     """Describe the graph that runs a bundle on a robot.
 
@@ -164,6 +171,8 @@ def graph(
             where nothing real can move.
         domain_id: of DDS; None takes a free one for a simulated robot, and the environment's for
             hardware.
+        bundle_sha256: of the file that was checked; the nodes refuse to start on another. Empty:
+            not compared.
     """
     if watchdog_periods is None and robot.simulated:
         watchdog_periods = SIMULATION_PERIODS
@@ -173,9 +182,10 @@ def graph(
         nodes.append(
             _operator(schedule, repeat, arm_timeout_s, twist_stamped=twist_stamped, report=report)
         )
-    policy: dict[str, Parameter] = {"bundle": file, "twist_stamped": twist_stamped}
+    checked: dict[str, Parameter] = {"bundle": file, "bundle_sha256": bundle_sha256}
+    policy: dict[str, Parameter] = {**checked, "twist_stamped": twist_stamped}
     nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
-    safety: dict[str, Parameter] = {"bundle": file}
+    safety: dict[str, Parameter] = dict(checked)
     if safety_settings is not None:
         safety["safety_settings"] = str(safety_settings.absolute())
     driver: dict[str, Parameter] = {

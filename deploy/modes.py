@@ -1,7 +1,7 @@
 """What a robot is doing, and what may change it: a table, for N robots at once.
 
 ```
-  safe stop -- arm --> RAMP -- ramp over --> RUN
+  safe stop -- arm --> RAMP -- arrived ----> RUN
       ^                 |                     |
       +------ disarm, fault ------------------+
       |
@@ -90,18 +90,22 @@ class ModeMachine:
         goal: ``[A]`` pose at the end of the ramp [rad or m].
         ramp_s: duration of the ramp [s]; 0 goes to RUN at once, for robots that already stand in
             the default pose, such as those of an evaluation.
+        reach: how far from the goal a joint may be when the ramp is over [rad or m].
 
     Attributes:
         mode: ``[N]`` :class:`Mode` values, starting in the safe stop.
     """
 
-    def __init__(self, num: int, *, safe_stop: str, goal: Array, ramp_s: float) -> None:
+    def __init__(
+        self, num: int, *, safe_stop: str, goal: Array, ramp_s: float, reach: float = np.inf
+    ) -> None:
         stops = {"damp": Mode.DAMP, "hold": Mode.HOLD}
         if safe_stop not in stops:
             raise FerryError(f"safe_stop is {safe_stop!r}; expected 'damp' or 'hold'")
         self.safe_stop: Mode = stops[safe_stop]
         self.mode: Modes = np.full(num, self.safe_stop, dtype=np.int8)
         self._goal = goal
+        self._reach = reach
         self._ramp_ns = round(ramp_s * 1e9)
         self._start_ns: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._start: Array = np.zeros((num, goal.shape[0]))
@@ -148,14 +152,31 @@ class ModeMachine:
         armed = self._chosen(rows) & ~refused
         self._start_ns[armed] = now_ns
         self._start[armed] = pose[armed]
-        self.advance(now_ns)
+        if not self._ramp_ns:
+            self.fire(Event.RAMPED, armed)
         return refused
 
-    def advance(self, now_ns: int) -> None:
-        """Let robots whose ramp is over run."""
+    def advance(self, now_ns: int, pose: Array) -> Mask | None:
+        """Let robots run whose ramp is over, and stop those that have not come along.
+
+        Args:
+            now_ns: time [ns].
+            pose: ``[N, A]`` measured positions of the actuated joints [rad or m].
+
+        Returns:
+            ``[N, A]`` which joints of the robots that stop for it are too far from the goal; None
+            if there are none.
+        """
         ramping = self.ramping
-        if ramping.any():
-            self.fire(Event.RAMPED, ramping & (now_ns - self._start_ns >= self._ramp_ns))
+        if not ramping.any():
+            return None
+        over = ramping & (now_ns - self._start_ns >= self._ramp_ns)
+        # Written so that NaN is far away.
+        far = ~(np.abs(pose - self._goal) <= self._reach) & over[:, None]
+        missed: Mask = np.logical_or.reduce(far, axis=1)
+        self.fire(Event.RAMPED, over & ~missed)
+        self.fire(Event.FAULT, missed)
+        return far if missed.any() else None
 
     def ramp_target(self, now_ns: int) -> Array:
         """``[N, A]`` where a ramping robot should be now [rad or m].

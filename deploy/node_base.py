@@ -1,8 +1,7 @@
 """What all nodes share: QoS, parameters, watchdog timers, diagnostics, start and end.
 
 Executor: rclpy's events executor where it exists. At 200 Hz it costs a third of the wait-set
-executor's processor time (75 us against 270 us per raw message here). It is driven by
-``spin_once``: its ``spin`` keeps a core busy.
+executor's processor time. It is driven by ``spin_once``: its ``spin`` keeps a core busy.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
+from std_srvs.srv import Trigger
 
 from deploy.convert import LATCHED, TOPICS
 from deploy.graph import STATUS_ENV
@@ -66,20 +66,20 @@ class FerryNode(Node):
 
     # ------------------------------------------------------------------ parameters
 
-    def text(self, name: str, default: str, doc: str) -> str:
+    def text(self, name: str, default: str, doc: str, *, read_only: bool = True) -> str:
         """Declare and read a text parameter."""
-        descriptor = ParameterDescriptor(description=doc, read_only=True, dynamic_typing=True)
+        descriptor = ParameterDescriptor(description=doc, read_only=read_only, dynamic_typing=True)
         value = self.declare_parameter(name, default, descriptor).value
         # `-p robot:=1` arrives as a number, although a name was meant.
         return "" if value is None else str(value)
 
-    def needed(self, name: str, doc: str) -> str:
+    def needed(self, name: str, doc: str, *, read_only: bool = True) -> str:
         """Declare and read a text parameter that must be given.
 
         Raises:
             FerryError: it is absent or empty.
         """
-        value = self.text(name, "", doc)
+        value = self.text(name, "", doc, read_only=read_only)
         if not value:
             raise FerryError(
                 f"{self.get_name()}: parameter {name} is missing ({doc}); "
@@ -160,6 +160,18 @@ class FerryNode(Node):
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back periodically on the steady clock."""
         self.create_timer(seconds, callback, clock=self._steady)
+
+    def serve(self, name: str, action: Callable[[], str]) -> None:
+        """Offer a Trigger service; ``action`` returns why it refuses, or nothing."""
+
+        def answer(_request: Any, response: Any) -> Any:
+            response.message = action()
+            response.success = not response.message
+            if response.message:
+                self.get_logger().warning(f"{name} refused: {response.message}")
+            return response
+
+        self.create_service(Trigger, name, answer)
 
     # ------------------------------------------------------------------ reports
 

@@ -2,6 +2,9 @@
 
 It has no clock of its own: it answers the first state at or after each control period, by the
 stamps of the states. What it publishes is a wish; ``safety_node`` decides.
+
+While the robot does not move, the parameter ``bundle`` may be set to another file and
+``/policy/reload`` reads it: a policy of the same contract, such as a fine-tuned one.
 """
 
 from __future__ import annotations
@@ -14,8 +17,10 @@ import numpy as np
 from builtin_interfaces.msg import Time
 from geometry_msgs.msg import Twist, TwistStamped
 from numpy.typing import NDArray
+from rcl_interfaces.msg import SetParametersResult
 
-from deploy.bundle import read_bundle
+from deploy.agreement import changes
+from deploy.bundle import Bundle, read_bundle
 from deploy.convert import CommandWriter, read_twist, to_ns
 from deploy.modes import Mode
 from deploy.node_base import FerryNode, run_node
@@ -41,16 +46,17 @@ class PolicyNode(FerryNode):
 
     def __init__(self) -> None:
         super().__init__("policy_node")
-        bundle = read_bundle(self.needed("bundle", "the policy, an .onnx bundle"))
+        file = self.needed("bundle", "the policy, an .onnx bundle", read_only=False)
+        pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
+        bundle = read_bundle(file).require_sha256(pinned)
         stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
         self._explore = self.flag("explore", False, "sample actions instead of taking the mean")
         seed = self.number("seed", 0, "of the exploration noise", low=0, high=2**31)
-        noise = np.random.default_rng(int(seed)) if self._explore else None
-        self._contract = bundle.contract
-        self._pipeline = PolicyPipeline(OnnxPolicy(bundle), 1, explore=noise)
-        for _ in range(WARM_UPS):
-            self._pipeline.warm_up()
-        contract = self._contract
+        self._noise = np.random.default_rng(int(seed)) if self._explore else None
+        self._bundle = bundle
+        #: What the graph was started with; a bundle that is loaded later must equal it.
+        contract = self._contract = bundle.contract
+        self._pipeline = self._load(bundle)
         self._commands = CommandWriter(contract.action.joints)
         self._steps = StepWriter(contract.observation.dim, contract.action.dim)
         self._grid = TickGrid(contract.control_dt_s)
@@ -58,6 +64,7 @@ class PolicyNode(FerryNode):
         self._command: Array = self._zero
         self._command_ns = 0
         self._running = np.zeros(1, dtype=bool)
+        self._mode = ""
         self._stream: StateStream | None = None
         self._refusal = "no /robot/contract yet"
         self._tick_time = Window()
@@ -69,8 +76,58 @@ class PolicyNode(FerryNode):
         self.listen("/cmd_vel", self._on_twist, type_=TwistStamped if stamped else Twist)
         self.listen_raw("/imu/data", self._on_imu)
         self.listen_raw("/joint_states", self._on_joints)
+        self.add_on_set_parameters_callback(self._may_set)
+        self.serve("/policy/reload", self._reload)
         self.every(1.0, self._once_a_second)
         self.report("ready", robot=contract.robot, bundle=bundle.sha256[:12])
+
+    def _load(self, bundle: Bundle) -> PolicyPipeline:
+        pipeline = PolicyPipeline(OnnxPolicy(bundle), 1, explore=self._noise)
+        for _ in range(WARM_UPS):
+            pipeline.warm_up()
+        return pipeline
+
+    # ------------------------------------------------------------ another bundle
+
+    def _moving(self) -> str:
+        """Why the bundle may not change now, or nothing."""
+        if self._mode in (Mode.DAMP.name, Mode.HOLD.name, Mode.ESTOP.name):
+            return ""
+        if not self._mode:
+            return "safety_node has not told its mode yet"
+        return f"mode is {self._mode}: /disarm first"
+
+    def _may_set(self, parameters: list[Any]) -> Any:
+        for parameter in parameters:
+            if parameter.name == "bundle":
+                why = self._moving()
+                if not isinstance(parameter.value, str) or not parameter.value:
+                    why = "bundle must be the path of an .onnx file"
+                if why:
+                    return SetParametersResult(successful=False, reason=why)
+        return SetParametersResult(successful=True)
+
+    def _reload(self) -> str:
+        """Read the file of the parameter ``bundle``; returns why the old policy stays, if so."""
+        why = self._moving()
+        if why:
+            return why
+        try:
+            bundle = read_bundle(str(self.get_parameter("bundle").value))
+        except FerryError as error:
+            return str(error)
+        different = changes(self._contract, bundle.contract)
+        if different:
+            return (
+                f"{bundle.source}: its contract is not the one that this graph was started with: "
+                + "; ".join(different)
+            )
+        # A new pipeline: nothing that the old policy remembered reaches the new one.
+        self._pipeline, self._bundle = self._load(bundle), bundle
+        version = bundle.contract.policy_version
+        self.get_logger().info(f"reloaded {bundle.source}: version {version}, {bundle.sha256}")
+        self.report("reloaded", bundle=bundle.sha256, policy_version=version)
+        return ""
 
     # ------------------------------------------------------------ what comes in
 
@@ -87,7 +144,8 @@ class PolicyNode(FerryNode):
             self.report("refused", reason=str(error))
 
     def _on_mode(self, message: Any) -> None:
-        self._running[:] = message.data == Mode.RUN.name
+        self._mode = str(message.data)
+        self._running[:] = self._mode == Mode.RUN.name
 
     def _on_twist(self, message: Any) -> None:
         try:
@@ -137,7 +195,7 @@ class PolicyNode(FerryNode):
             mean=out.mean[0],
             action=out.action[0],
             log_prob=float(out.log_prob[0]),
-            policy_version=self._contract.policy_version,
+            policy_version=self._bundle.contract.policy_version,
             explore=self._explore,
         )
         self._step_out.publish(self._steps.write(step))
@@ -153,7 +211,8 @@ class PolicyNode(FerryNode):
             level, message = ERROR, f"no commands: {self._refusal}"
         elif rate == 0.0:
             level, message = WARN, "no states come"
-        values = {"rate_hz": rate, "ticks": ticks, **self._tick_time.milliseconds("tick")}
+        times = self._tick_time.milliseconds("tick")
+        values = {"rate_hz": rate, "ticks": ticks, "bundle": self._bundle.sha256, **times}
         self.diagnose(values, level=level, message=message)
 
     def close(self) -> None:

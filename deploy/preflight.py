@@ -11,6 +11,7 @@ import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
+from deploy.agreement import require_imu
 from deploy.bundle import Bundle, read_bundle
 from deploy.graph import SIMULATORS, RobotChoice
 from real.contract import RobotContract
@@ -68,6 +69,7 @@ def preflight(
     spec = load_robot(robot_name or policy.contract.robot, read_limits=False)
     robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)
+    require_imu(policy.contract)
     checked = _check_plugin(choice)
     if record is not None:
         _check_record(record)

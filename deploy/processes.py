@@ -35,6 +35,9 @@ _LOG_TAIL = 6
 class Supervisor:
     """The processes of a graph; a context that leaves none behind.
 
+    Nodes that finish by themselves are those that command: they are started when all others have
+    reported ready, so that nobody arms before the recorder listens.
+
     Args:
         graph: what to start.
         on_status: called with one line for everything worth telling.
@@ -56,13 +59,18 @@ class Supervisor:
         self.started_s = time.monotonic()
         self._on_status: Status = on_status or logger.info
         self._readers: list[threading.Thread] = []
+        self._environment: Mapping[str, str] = {}
+        self._stopping = False
 
     def __enter__(self) -> Supervisor:
         environment = {**os.environ, **self.graph.environment, STATUS_ENV: "1"}
         environment.setdefault("ROS_LOG_DIR", str(self.log_dir))
         try:
+            self._environment = environment
             for node in self.graph.nodes:
-                self._start(node, environment)
+                if not node.finishes:
+                    self._start(node, environment)
+            self._start_those_who_command()
         except BaseException:
             self.stop()
             raise
@@ -85,6 +93,7 @@ class Supervisor:
         kind = event.get("event")
         if kind == "ready":
             self.ready.add(name)
+            self._start_those_who_command()
         elif kind == "mode":
             self.mode = str(event.get("mode"))
             since = time.monotonic() - self.started_s
@@ -100,7 +109,8 @@ class Supervisor:
     def ended(self) -> tuple[NodeSpec, int] | None:
         """The first node that has ended, with its exit code."""
         for node in self.graph.nodes:
-            code = self.processes[node.name].poll()
+            process = self.processes.get(node.name)
+            code = None if process is None else process.poll()
             if code is not None:
                 return node, code
         return None
@@ -114,6 +124,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Stop all nodes: first who commands, then who moves, last who records. Idempotent."""
+        self._stopping = True
         groups = (
             [n.name for n in self.graph.nodes if n.finishes],
             [n.name for n in self.graph.nodes if not n.finishes and n.name != "recorder_node"],
@@ -138,6 +149,13 @@ class Supervisor:
         for reader in self._readers:
             reader.join(timeout=1.0)
         self._drain()
+
+    def _start_those_who_command(self) -> None:
+        waiting = [n for n in self.graph.nodes if n.finishes and n.name not in self.processes]
+        others = {n.name for n in self.graph.nodes if not n.finishes}
+        if waiting and others <= self.ready and not self._stopping:
+            for node in waiting:
+                self._start(node, self._environment)
 
     def _start(self, node: NodeSpec, environment: Mapping[str, str]) -> None:
         with (self.log_dir / f"{node.name}.log").open("wb") as log:

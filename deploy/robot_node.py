@@ -93,6 +93,7 @@ class RobotNode(FerryNode):
         self._failure = ""
         self._counted = (time.monotonic(), 0)
         self.listen("/joint_command", self._on_command)
+        self.every(spec.control_dt_s, self._count_writers)
         self.every(1.0, self._once_a_second)
         # Named, so that a stuck driver is seen in a stack dump; a daemon, so that it cannot keep
         # the process alive after `close` has given up on it.
@@ -160,10 +161,13 @@ class RobotNode(FerryNode):
             return
         self._loop.command(targets)
 
+    def _count_writers(self) -> None:
+        """Every control period: two who command one robot are none."""
+        writers = self.count_publishers("/joint_command")
+        self._loop.block(f"{writers} publishers on /joint_command" if writers > 1 else "")
+
     def _once_a_second(self) -> None:
         loop = self._loop
-        writers = self.count_publishers("/joint_command")
-        loop.block(f"{writers} publishers on /joint_command" if writers > 1 else "")
         now, steps = time.monotonic(), loop.steps
         rate = (steps - self._counted[1]) / (now - self._counted[0])
         self._counted = (now, steps)

@@ -87,6 +87,14 @@ class SafetySettings(Config):
     ramp_s: NotNegative = 2.0
     """Time in which the robot moves from the pose it is armed in to its default pose [s]."""
 
+    ramp_reach: Positive = 0.3
+    """A joint further than this from its default position at the ramp's end is a fault [rad or m].
+
+    It is blocked, without power, or not the joint it is taken for, and the policy must not find
+    out. Legs sag under the robot's weight, by the holding torque divided by kp, which for an A1
+    is about a tenth of a radian; training starts from poses that differ by no more than this.
+    """
+
 
 @dataclass(frozen=True)
 class SafetyResult:

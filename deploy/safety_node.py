@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from std_msgs.msg import String
-from std_srvs.srv import Trigger
 
+from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.convert import CommandReader, CommandWriter, to_ns
 from deploy.modes import Mode
@@ -45,7 +45,8 @@ class SafetyNode(FerryNode):
     def __init__(self) -> None:
         super().__init__("safety_node")
         bundle = read_bundle(self.needed("bundle", "the policy whose contract to enforce"))
-        contract = self._contract = bundle.contract
+        pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
+        contract = self._contract = bundle.require_sha256(pinned).contract
         file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
         settings = load_config(SafetySettings, file) if file else SafetySettings()
         periods = self.number(
@@ -83,27 +84,15 @@ class SafetyNode(FerryNode):
         self.listen_raw("/imu/data", self._on_imu)
         self.listen_raw("/joint_states", self._on_joints)
         self.listen("/policy/joint_command", self._on_policy)
-        self._serve("/arm", self._arm)
-        self._serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
-        self._serve("/estop", lambda: self._leave(self._pipeline.estop, "emergency stop"))
-        self._serve("/reset", self._reset)
+        self.serve("/arm", self._arm)
+        self.serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
+        self.serve("/estop", lambda: self._leave(self._pipeline.estop, "emergency stop"))
+        self.serve("/reset", self._reset)
         self.every(contract.control_dt_s, self._watchdog)
-        self.every(1.0, self._once_a_second)
+        self.every(1.0, self._diagnose)
         self.report("ready", mode=self._mode.name)
 
     # ------------------------------------------------------------ services
-
-    def _serve(self, name: str, action: Callable[[], str]) -> None:
-        """A Trigger service; ``action`` returns why it refuses, or nothing."""
-
-        def answer(_request: Any, response: Any) -> Any:
-            response.message = action()
-            response.success = not response.message
-            if response.message:
-                self.get_logger().warning(f"{name} refused: {response.message}")
-            return response
-
-        self.create_service(Trigger, name, answer)
 
     def _arm(self) -> str:
         reasons = self._not_ready()
@@ -123,7 +112,8 @@ class SafetyNode(FerryNode):
             return [self._refusal]
         now, reasons = time.monotonic_ns(), list[str]()
         if self._stream is None or now - self._stream.received_ns > self._state_ns:
-            reasons.append("no fresh state from robot_node")
+            lacks = "" if self._stream is None else self._stream.lacks()
+            reasons.append("no fresh state from robot_node" + (f": {lacks}" if lacks else ""))
         if self._policy_ns is None or now - self._policy_ns > self._command_ns:
             reasons.append("no fresh command from policy_node (not running, or not warmed up)")
         return reasons + self._rivals()
@@ -146,15 +136,19 @@ class SafetyNode(FerryNode):
     # ------------------------------------------------------------ what comes in
 
     def _on_contract(self, message: Any) -> None:
+        # Latched, so a second one means that the robot's driver was started anew.
+        self._fault("robot_node started")
         try:
             robot = RobotContract.from_json(message.data)
-            self._contract.require_match(robot)
-            stream, self._refusal = StateStream(self._contract.joint_names, robot), ""
+            enforced, notes = agree(self._contract, robot)
+            self._pipeline.enforce(enforced)
+            self._stream, self._refusal = StateStream(self._contract.joint_names, robot), ""
         except FerryError as error:
-            stream, self._refusal = None, str(error)
-        # Latched, so a second one means that the robot's driver was started anew.
-        self._fault(self._refusal or "robot_node started")
-        self._stream = stream
+            self._stream, self._refusal = None, str(error)
+            self.get_logger().error(f"refusing to arm: {error}")
+            return
+        for note in notes:
+            self.get_logger().warning(note)
 
     def _on_imu(self, data: bytes) -> None:
         if self._stream is not None and self._stream.on_imu(data):
@@ -228,7 +222,10 @@ class SafetyNode(FerryNode):
         now = time.monotonic_ns()
         state_age = now - self._stream.received_ns
         policy_age = now - (self._policy_ns or 0)
-        if state_age > self._state_ns:
+        rivals = self._rivals()
+        if rivals:
+            self._fault("; ".join(rivals))
+        elif state_age > self._state_ns:
             self._fault(f"no new state for {state_age * 1e-6:.0f} ms")
         elif policy_age > self._command_ns:
             self._fault(f"no policy command for {policy_age * 1e-6:.0f} ms")
@@ -260,12 +257,6 @@ class SafetyNode(FerryNode):
         self._diagnose()
 
     # ------------------------------------------------------------ reports
-
-    def _once_a_second(self) -> None:
-        rivals = self._rivals()
-        if rivals and self._mode in MOVING:
-            self._fault("; ".join(rivals))
-        self._diagnose()
 
     def _diagnose(self) -> None:
         level = OK if self._mode in MOVING else ERROR if self._refusal else WARN

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.checks import Check, Violation
+from deploy.checks import Check, Violation, name_each
 from deploy.modes import Event, Mode, ModeMachine
 from deploy.safety import SafetyFilter, SafetyResult, SafetySettings, Verdict
 from real.contract import PolicyContract
@@ -38,11 +38,12 @@ class SafetyTick:
     stop: Mask
     mode: NDArray[np.int8]
     _result: SafetyResult | None = None
+    _ramp: tuple[Violation, ...] = ()
 
     @property
     def violations(self) -> list[Violation]:
         """Every reason, robots and joints by name; read it before the next tick."""
-        return [] if self._result is None else self._result.violations
+        return [*self._ramp, *([] if self._result is None else self._result.violations)]
 
 
 class SafetyPipeline:
@@ -62,7 +63,16 @@ class SafetyPipeline:
         self.num = num
         self.filter = SafetyFilter(contract, num, settings=chosen)
         goal = np.array(contract.action.offset)
-        self.modes = ModeMachine(num, safe_stop=contract.safe_stop, goal=goal, ramp_s=chosen.ramp_s)
+        self.modes = ModeMachine(
+            num,
+            safe_stop=contract.safe_stop,
+            goal=goal,
+            ramp_s=chosen.ramp_s,
+            reach=chosen.ramp_reach,
+        )
+        self._goal: Array = goal
+        #: Who did not follow the ramp, until the next step reports it.
+        self._missed: list[Violation] = []
         #: Sent last, for when nothing else is left.
         self._last: JointCommand | None = None
 
@@ -111,9 +121,31 @@ class SafetyPipeline:
         """Stop safely because something outside the filter failed."""
         self.modes.fire(Event.FAULT, rows)
 
-    def advance(self, now_ns: int) -> Mask:
-        """Let ramps that are over end; returns :attr:`running` for the policy of this tick."""
-        self.modes.advance(now_ns)
+    def enforce(self, contract: PolicyContract) -> None:
+        """Stop safely, and from now on apply the limits of this contract of the same robot.
+
+        Modes are kept: an emergency stop still wants its reset.
+
+        Raises:
+            FerryError: a limit is absent or upside down; the old ones stay.
+        """
+        self.fault()
+        self.filter = SafetyFilter(contract, self.num, settings=self.filter.settings)
+
+    def advance(self, now_ns: int, state: RobotState) -> Mask:
+        """Let ramps that are over end; returns :attr:`running` for the policy of this tick.
+
+        A robot whose joints did not follow its ramp stops; :meth:`step` says which they are.
+        """
+        q = state.q[:, self.filter.columns]
+        far = self.modes.advance(now_ns, q)
+        if far is not None:
+            reach = np.array(self.filter.settings.ramp_reach)
+            names = self.filter.limits.names
+            off = np.abs(q - self._goal)
+            self._missed += name_each(Check.RAMP, far, off, limit=reach, joints=names)
+            for violation in self._missed:
+                log.warning("robot %d stops: %s", violation.world, violation)
         return self.modes.running
 
     def step(self, now_ns: int, state: RobotState, command: JointCommand | None) -> SafetyTick:
@@ -124,7 +156,8 @@ class SafetyPipeline:
             state: newest states.
             command: newest policy commands, or None if there is none.
         """
-        running = self.advance(now_ns)
+        running = self.advance(now_ns, state)
+        missed, self._missed = tuple(self._missed), []
         if running.all():
             result = self.filter.filter(now_ns, state, command)
             engaged = running
@@ -142,7 +175,8 @@ class SafetyPipeline:
                 if stopped[violation.world]:
                     log.warning("robot %d stops: %s", violation.world, violation)
         self._last = result.command
-        return SafetyTick(result.command, result.verdict, result.stop, self.modes.mode, result)
+        mode = self.modes.mode
+        return SafetyTick(result.command, result.verdict, result.stop, mode, result, missed)
 
     def stopped(self, now_ns: int) -> SafetyTick:
         """The safe stop of all N robots, made of nothing that can fail."""

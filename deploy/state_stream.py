@@ -90,6 +90,16 @@ class StateStream:
             )
         return self._decoded
 
+    def lacks(self) -> str:
+        """What keeps states from being complete, or nothing."""
+        if not self._has_imu or (self._joints and self._imus and self._pair is not None):
+            return ""
+        if self._joints and self._imus:
+            return "/joint_states and /imu/data carry different stamps"
+        if self._joints or self._imus:
+            return f"no {'/imu/data' if self._joints else '/joint_states'} comes"
+        return ""
+
     def arrival_ns(self, stamp_ns: int) -> int | None:
         """When the state with this stamp was complete, if that is still known [ns]."""
         return self._arrivals.get(stamp_ns)

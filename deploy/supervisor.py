@@ -6,6 +6,8 @@ If one node ends, all are stopped, which ends in the safe stop.
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import signal
 import tempfile
 import threading
@@ -16,9 +18,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from deploy.graph import Graph, choose_robot, graph
+from deploy.options import read_options, safety_file
 from deploy.preflight import Cleared, preflight
 from deploy.processes import Status, Supervisor
 from deploy.schedule import Schedule, tour
+from real.errors import FerryError
 
 #: Called with (seconds done, seconds in all or 0, what is going on).
 Progress = Callable[[float, float, str], None]
@@ -38,7 +42,8 @@ class GraphReport:
         exit_codes: of each node; negative for the signal that killed it.
         modes: every change of mode: seconds since the start, mode, reason.
         summaries: what each node said at its end.
-        log_dir: standard error of each node.
+        log_dir: standard error of each node; a folder that was made for it is removed after a run
+            that ended well.
     """
 
     ok: bool
@@ -86,12 +91,15 @@ def run_graph(
         seconds: end after this long, counted from when all nodes are ready; None: not by time.
         on_status: called with one line for everything worth telling.
         progress: called several times a second.
-        log_dir: for the nodes' standard error.
+        log_dir: for the nodes' standard error; None makes a folder, and removes it after a run that
+            ended well.
     """
     with _Interrupt() as interrupt, Supervisor(graph, on_status=on_status, log_dir=log_dir) as run:
         watch = _Watch(run, seconds, interrupt, progress)
         ok, reason = watch.until_end()
         ran_s = time.monotonic() - run.started_s
+    if log_dir is None and ok and not any(p.returncode for p in run.processes.values()):
+        shutil.rmtree(run.log_dir, ignore_errors=True)
     return GraphReport(
         ok=ok,
         reason=reason,
@@ -186,13 +194,19 @@ class DeployResult:
             "safety tick p50 / p99": _milliseconds(safety, "tick"),
             "state to command p50 / p99": _milliseconds(safety, "state_to_command"),
             "recording": str(self.record or "none"),
-            "logs of the nodes": str(self.graph.log_dir),
+            "logs of the nodes": self._logs(),
         }
+
+    def _logs(self) -> str:
+        kept = self.graph.log_dir.is_dir()
+        return str(self.graph.log_dir) if kept else "removed, since the run ended well"
 
 
 def _milliseconds(summary: Mapping[str, Any], name: str) -> str:
     p50, p99 = summary.get(f"{name}_p50_ms"), summary.get(f"{name}_p99_ms")
-    return "unknown" if p50 is None or p99 is None else f"{p50:.2f} / {p99:.2f} ms"
+    if p50 is None or p99 is None or math.isnan(p50) or math.isnan(p99):
+        return "not measured"
+    return f"{p50:.2f} / {p99:.2f} ms"
 
 
 def deploy(
@@ -205,7 +219,9 @@ def deploy(
     on_status: Status | None = None,
     progress: Progress | None = None,
     robot_name: str | None = None,
+    options: Sequence[str] = (),
     safety_settings: Path | None = None,
+    safety: Sequence[str] = (),
     twist_stamped: bool = False,
     watchdog_periods: float | None = None,
     arm_timeout_s: float = 30.0,
@@ -225,20 +241,31 @@ def deploy(
         schedule: velocity commands to play.
         on_status: called with one line for everything worth telling.
         progress: called several times a second.
-        robot_name: robot file; the one that the bundle names if None.
+        robot_name: robot file, by name or path; the one that the bundle names if None.
+        options: ``key=value`` for the plug-in, the value in YAML.
         safety_settings: YAML file of :class:`deploy.safety.SafetySettings`.
+        safety: ``key=value`` that replace values of it, or of the defaults.
         twist_stamped: ``/cmd_vel`` is a TwistStamped.
         watchdog_periods: control periods of silence until the safe stop; see
-            :func:`deploy.graph.graph`.
+            :func:`deploy.graph.graph`. Simulated robots get ten, since a pause of 100 ms is
+            ordinary where a simulator shares its cores; hardware gets three.
         arm_timeout_s: how long the operator tries to arm [s].
         domain_id: of DDS; None: a free one for simulated robots, the environment's for hardware.
 
     Raises:
         FerryError: something is wrong that is seen before a node starts.
     """
-    cleared = preflight(bundle, choose_robot(robot), robot_name=robot_name, record=record)
+    if robot_name is not None and Path(robot_name).is_file():
+        robot_name = str(Path(robot_name).absolute())
+    choice = choose_robot(robot, options=read_options(options))
+    cleared = preflight(bundle, choice, robot_name=robot_name, record=record)
     plan = _plan(cleared, schedule, seconds)
     log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
+    try:
+        settings = safety_file(safety, log_dir, base=safety_settings)
+    except FerryError:
+        shutil.rmtree(log_dir)
+        raise
     files: dict[str, Path] = {}
     if plan is not None:
         files = {"schedule": log_dir / "schedule.json", "report": log_dir / "operator.json"}
@@ -250,13 +277,14 @@ def deploy(
         repeat=plan is not None and seconds is None and schedule is None,
         record=record,
         metadata=_metadata(cleared, robot),
-        safety_settings=safety_settings,
+        safety_settings=settings,
         twist_stamped=twist_stamped,
         watchdog_periods=watchdog_periods,
         domain_id=domain_id,
         schedule=files.get("schedule"),
         arm_timeout_s=arm_timeout_s,
         report=files.get("report"),
+        bundle_sha256=cleared.bundle.sha256,
     )
     if on_status is not None:
         domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
@@ -267,13 +295,10 @@ def deploy(
     report = run_graph(
         described, seconds=limit, on_status=on_status, progress=progress, log_dir=log_dir
     )
-    return DeployResult(
-        ok=report.ok,
-        reason=report.reason,
-        graph=report,
-        operator=_read_report(files.get("report")),
-        record=record,
-    )
+    operator = _read_report(files.get("report"))
+    if report.ok and not any(report.exit_codes.values()):
+        shutil.rmtree(log_dir, ignore_errors=True)
+    return DeployResult(report.ok, report.reason, report, operator, record)
 
 
 def _plan(cleared: Cleared, schedule: Schedule | None, seconds: float | None) -> Schedule | None:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -85,6 +85,8 @@ class RobotContract:
         damping_kd: gain of the damping mode.
         imu_rotation: wxyz, takes vectors of the IMU link's frame to the base frame. A fact of the
             robot alone: policies see the base frame.
+        q_min, q_max, dq_max, tau_max: ``[A]`` limits as in :class:`~real.spec.JointSpec`; None
+            where the robot does not know one, an empty tuple where it knows none.
     """
 
     robot: str
@@ -98,10 +100,18 @@ class RobotContract:
     safe_stop: str
     damping_kd: float
     imu_rotation: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    q_min: tuple[float | None, ...] = ()
+    q_max: tuple[float | None, ...] = ()
+    dq_max: tuple[float | None, ...] = ()
+    tau_max: tuple[float | None, ...] = ()
 
     @staticmethod
     def from_spec(robot: RobotSpec) -> RobotContract:
         """The contract of a robot file."""
+
+        def known(values: Iterable[float]) -> tuple[float | None, ...]:
+            return tuple(None if math.isnan(v) else v for v in values)
+
         return RobotContract(
             robot=robot.name,
             joints=robot.joint_names,
@@ -113,6 +123,10 @@ class RobotContract:
             imu_link=robot.imu_link,
             safe_stop=robot.safe_stop,
             damping_kd=robot.damping_kd,
+            q_min=known(j.q_min for j in robot.actuated),
+            q_max=known(j.q_max for j in robot.actuated),
+            dq_max=known(j.dq_max for j in robot.actuated),
+            tau_max=known(j.tau_max for j in robot.actuated),
         )
 
     def to_json(self) -> str:

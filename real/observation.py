@@ -194,6 +194,14 @@ class ObservationBuilder:
             if t.history > 1
         }
         self._fresh: NDArray[np.bool_] = np.ones(num, dtype=bool)
+        # Without history, scaling and clipping is one pass over the whole vector, in float64.
+        # Rounding to float32 keeps order, so clipping before it gives the same numbers as after.
+        self._whole: Array | None = None if self._history else np.empty((num, spec.dim))
+        sizes = [t.size for t in spec.terms]
+        self._scale: Array = np.repeat([t.scale for t in spec.terms], sizes)
+        bounds = [np.inf if t.clip is None else t.clip for t in spec.terms]
+        self._high: Array = np.repeat(bounds, sizes)
+        self._low: Array = -self._high
 
     def reset(self, rows: Rows = None) -> None:
         """Forget the history of ``rows`` (ids or mask; None for all).
@@ -233,11 +241,20 @@ class ObservationBuilder:
                     f"observation term {term.name!r}: got shape {value.shape}, "
                     f"expected {(self.num, term.dim)}"
                 )
+            if self._whole is not None:
+                self._whole[:, self._slices[term.name]] = value
+                continue
             target = result[:, self._slices[term.name]]
             if term.history == 1:
                 self._scaled(term, value, target)
             else:
                 self._with_history(term, value, target, commit=commit)
+        if self._whole is not None:
+            whole = self._whole
+            np.multiply(whole, self._scale, out=whole)
+            np.maximum(whole, self._low, out=whole)
+            np.minimum(whole, self._high, out=whole)
+            result[...] = whole
         if commit:
             self._fresh[:] = False
         return result

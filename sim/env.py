@@ -92,8 +92,10 @@ class VecEnv:
         )
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=len(robot.joints))
         self._commands = VelocityCommands(config.command, num, rngs["command"], control_dt_s=dt)
-        self._measure = Measure(robot, num, soft_limit=config.soft_limit)
-        self._rewards = RewardTable(config.rewards, control_dt_s=dt)
+        # A new engine stands in the default pose.
+        feet = self.engine.state().foot_position_w[0]
+        self._measure = Measure(robot, num, feet_b=feet, soft_limit=config.soft_limit)
+        self._rewards = RewardTable(config.rewards, control_dt_s=dt, feet=len(feet))
         self._terminations = Terminations(
             config.terminations, num, fall_height_m=robot.fall_height_m, control_dt_s=dt
         )

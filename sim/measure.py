@@ -24,6 +24,7 @@ class Measure:
     Args:
         robot: limits, default pose, number of feet.
         num: N.
+        feet_b: ``[F, 3]`` where the feet are in the default pose [m]; zeros if None.
         soft_limit: share of the position range that counts as inside, in (0, 1].
 
     Attributes:
@@ -31,7 +32,16 @@ class Measure:
         foot_air_s: ``[N, F]`` how long each foot has been in the air, 0 on the ground [s].
     """
 
-    def __init__(self, robot: RobotSpec, num: int, *, soft_limit: float = 0.9) -> None:
+    def __init__(
+        self,
+        robot: RobotSpec,
+        num: int,
+        *,
+        feet_b: Array | None = None,
+        soft_limit: float = 0.9,
+    ) -> None:
+        feet_b = np.zeros((len(robot.feet), 3)) if feet_b is None else feet_b
+        self._diagonals = diagonal_pairs(feet_b)
         actions = len(robot.actuated)
         self._dt = robot.control_dt_s
         self._q_default: Array = robot.q_default
@@ -84,6 +94,7 @@ class Measure:
             action=action,
             action_1=self.action_1,
             action_2=self._action_2,
+            diagonals=self._diagonals,
             foot_position_w=world.foot_position_w,
             foot_speed=np.sqrt(np.einsum("nfk,nfk->nf", velocity, velocity)),
             foot_contact=contact.astype(np.float64),
@@ -113,6 +124,24 @@ class Measure:
         self._action_2 = np.array(state["action_2"], dtype=np.float64)
         self._dq = np.array(state["dq"], dtype=np.float64)
         self.foot_air_s = np.array(state["foot_air_s"], dtype=np.float64)
+
+
+def diagonal_pairs(feet_b: Array) -> Ids:
+    """The two diagonals of four feet, whatever their order.
+
+    Going round the feet about their middle, every other foot belongs to the same diagonal.
+
+    Args:
+        feet_b: ``[F, 3]`` where the feet are in the default pose, base frame [m].
+
+    Returns:
+        ``[2, 2]`` columns; ``[0, 2]`` unless there are four feet.
+    """
+    if feet_b.shape[0] != 4:
+        return np.empty((0, 2), dtype=np.intp)
+    x, y = (feet_b - feet_b.mean(axis=0))[:, :2].T
+    around = np.argsort(np.arctan2(y, x), kind="stable")
+    return np.stack([around[::2], around[1::2]])
 
 
 def soft_limits(robot: RobotSpec, share: float) -> Array:

@@ -45,7 +45,6 @@ class MujocoModel:
         foot_site_ids: ``[F]`` sites at the origins of the foot links.
         foot_geom_ids: ``[F]`` collision geoms of the feet.
         foot_radius: ``[F]`` radius of spherical feet [m], NaN for others.
-        robot_geom_ids: collision geoms of the robot, the feet among them.
         floor_geom_id: the floor, or -1. Its friction is the contact friction.
         gyro_adr: first of 3 in ``sensordata``: angular velocity, base frame [rad/s].
         accelerometer_adr: first of 3: specific force at the IMU, base frame [m/s^2].
@@ -67,7 +66,6 @@ class MujocoModel:
     foot_site_ids: Ids
     foot_geom_ids: Ids
     foot_radius: NDArray[np.float64]
-    robot_geom_ids: Ids
     floor_geom_id: int
     gyro_adr: int
     accelerometer_adr: int
@@ -336,7 +334,6 @@ def _index(
         foot_site_ids=ids([model.site(f).id for f in robot.feet]),
         foot_geom_ids=foot_geoms,
         foot_radius=np.where(spheres, model.geom_size[foot_geoms, 0], np.nan),
-        robot_geom_ids=np.flatnonzero(model.geom_contype == 1),
         floor_geom_id=floor,
         gyro_adr=sensor("gyro"),
         accelerometer_adr=sensor("accelerometer"),

@@ -131,20 +131,14 @@ class Readout:
         force_b = np.einsum("nji,nj->ni", rotation, force_w)
         if self._imu_b.any():
             alpha = self.qacc[:, first + 3 : first + 6]
-            force_b += np.cross(alpha, self._imu_b) + np.cross(gyro, np.cross(gyro, self._imu_b))
+            force_b += _cross(alpha, self._imu_b) + _cross(gyro, _cross(gyro, self._imu_b))
         return force_b
 
     def _foot_velocity(self, position: Array) -> Array:
         """``[N, F, 3]`` v = v_com + w x (p - com), from velocities about the robot's centre."""
         spatial = self._cvel[:, self._foot_body]  # angular, then linear
         arm = position - self._com[:, self._root, None]
-        wx, wy, wz = spatial[..., 0], spatial[..., 1], spatial[..., 2]
-        rx, ry, rz = arm[..., 0], arm[..., 1], arm[..., 2]
-        out = spatial[..., 3:].copy()
-        out[..., 0] += wy * rz - wz * ry
-        out[..., 1] += wz * rx - wx * rz
-        out[..., 2] += wx * ry - wy * rx
-        return out
+        return spatial[..., 3:] + _cross(spatial[..., :3], arm)
 
     def _touching(self) -> tuple[Mask, Mask]:
         """Contact of each foot ``[N, F]``, and of anything else ``[N]``, with the floor."""
@@ -171,6 +165,17 @@ class Readout:
             output.flags.writeable = True
             output[...] = values
             output.flags.writeable = False
+
+
+def _cross(a: Array, b: Array) -> Array:
+    """``a x b`` over the last axis; several times as fast as ``np.cross`` for some hundred rows."""
+    ax, ay, az = a[..., 0], a[..., 1], a[..., 2]
+    bx, by, bz = b[..., 0], b[..., 1], b[..., 2]
+    out = np.empty(np.broadcast_shapes(a.shape, b.shape))
+    out[..., 0] = ay * bz - az * by
+    out[..., 1] = az * bx - ax * bz
+    out[..., 2] = ax * by - ay * bx
+    return out
 
 
 def needs_sensors(built: MujocoModel) -> bool:

@@ -116,19 +116,6 @@ def save_gif(frames: Sequence[Frame], path: Path, *, fps: float = 20.0) -> Path 
     return path
 
 
-def save_mp4(frames: Sequence[Frame], path: Path, *, fps: float = 20.0) -> Path | None:
-    """Write an MP4 where imageio has ffmpeg; returns its path, or None (logged)."""
-    try:
-        import imageio.v3 as iio
-
-        path.parent.mkdir(parents=True, exist_ok=True)
-        iio.imwrite(path, np.stack(frames), fps=fps, plugin="FFMPEG")
-    except Exception as error:  # a picture is never worth a run
-        log.info("no MP4 written to %s (pip install imageio-ffmpeg enables it): %s", path, error)
-        return None
-    return path
-
-
 def _request(robot: RobotSpec, poses: Poses, *, width: int, height: int, fps: float) -> Request:
     """The poses at the times of the frames: the newest one at or before each."""
     time = np.asarray(poses.time_s, dtype=np.float64)

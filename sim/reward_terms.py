@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from real.errors import ConfigError
-
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -39,6 +37,8 @@ class RewardInput:
         action: ``[N, A]`` the clipped action of this step.
         action_1: ``[N, A]`` the one before, zero at the start of an episode.
         action_2: ``[N, A]`` the one before that.
+        diagonals: ``[2, 2]`` columns of the feet of each diagonal pair, from where they stand in
+            the default pose; empty for robots that do not stand on four.
         foot_position_w: ``[N, F, 3]`` [m].
         foot_speed: ``[N, F]`` horizontal speed of each foot [m/s].
         foot_contact: ``[N, F]`` 1.0 where a foot touches the ground, else 0.0.
@@ -64,6 +64,7 @@ class RewardInput:
     action: Array
     action_1: Array
     action_2: Array
+    diagonals: NDArray[np.intp]
     foot_position_w: Array
     foot_speed: Array
     foot_contact: Array
@@ -206,13 +207,11 @@ def foot_clearance(x: RewardInput, *, target_m: float = 0.08) -> Array:
 def trot(x: RewardInput) -> Array:
     """1 while exactly one diagonal pair of feet is down, while moving, else 0.
 
-    Feet stand in the order front right, front left, rear right, rear left. Small robots trot at
-    every speed of a walk, and a policy that is told so finds stepping sooner.
+    Small robots trot at every speed of a walk, and a policy that is told so finds stepping sooner.
     """
-    if x.foot_contact.shape[1] != 4:
-        raise ConfigError(f"reward trot needs four feet; the robot has {x.foot_contact.shape[1]}")
     down = x.foot_contact > 0.5
-    diagonal = (down[:, 0] & down[:, 3]) | (down[:, 1] & down[:, 2])
+    (a, b), (c, d) = x.diagonals
+    diagonal = (down[:, a] & down[:, b]) | (down[:, c] & down[:, d])
     return (diagonal & (down.sum(axis=1) == 2) & x.moving).astype(np.float64)
 
 
@@ -241,6 +240,9 @@ def termination(x: RewardInput) -> Array:
     """
     return x.fallen.astype(np.float64)
 
+
+#: Terms that mean something for robots on four feet alone.
+FOUR_FEET: frozenset[str] = frozenset({"trot"})
 
 Term = Callable[..., Array]
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from real.config import Config
 from real.errors import ConfigError, nearest
-from sim.reward_terms import TERMS, RewardInput
+from sim.reward_terms import FOUR_FEET, TERMS, RewardInput
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -63,11 +63,23 @@ class RewardTable:
     Args:
         rewards: weight and parameters by name.
         control_dt_s: control period [s].
+        feet: F, number of feet of the robot.
+
+    Raises:
+        ConfigError: a term is unknown, or means nothing for a robot of so many feet.
     """
 
-    def __init__(self, rewards: dict[str, RewardConfig], *, control_dt_s: float) -> None:
+    def __init__(
+        self, rewards: dict[str, RewardConfig], *, control_dt_s: float, feet: int = 4
+    ) -> None:
         check_rewards(rewards)
         used = {name: config for name, config in rewards.items() if config.weight != 0.0}
+        for name in used:
+            if name in FOUR_FEET and feet != 4:
+                raise ConfigError(
+                    f"reward term {name!r} needs a robot on four feet; this one has {feet}: give "
+                    "the term weight 0 or remove it"
+                )
         self.names: tuple[str, ...] = tuple(used)
         self._terms = [(TERMS[name], dict(config.params)) for name, config in used.items()]
         # reward = dt * sum(weight * term)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from real.config import Config
+from real.fall import FALL_LOW_S, FALL_TILT_RAD, low_steps
 from real.signals import RobotState
 from sim.engine import WorldState
 
@@ -26,8 +27,12 @@ class FallConfig(Config):
     """Fall: tilt above a bound, or base too low for a while (the height is the robot's)."""
 
     enabled: bool = True
-    tilt_rad: float = Field(default=1.0, gt=0.0, description="tilt above this is a fall [rad]")
-    low_s: float = Field(default=0.2, ge=0.0, description="base low for this long is a fall [s]")
+    tilt_rad: float = Field(
+        default=FALL_TILT_RAD, gt=0.0, description="tilt above this is a fall [rad]"
+    )
+    low_s: float = Field(
+        default=FALL_LOW_S, ge=0.0, description="base low for this long is a fall [s]"
+    )
 
 
 class BodyContactConfig(Config):
@@ -130,8 +135,7 @@ class Terminations:
     ) -> None:
         self.config = config
         self._fall_height = fall_height_m
-        # Low in this many successive steps is low for low_s; one step at least.
-        self._patience = max(1, round(config.fall.low_s / control_dt_s))
+        self._patience = low_steps(control_dt_s, low_s=config.fall.low_s)
         self._low_steps: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
 
     def reset(self, rows: Ids) -> None:

@@ -61,7 +61,7 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 def test_the_commands_take_the_documented_options() -> None:
     documented = {
         "train": "--set --out --resume --minutes --steps",
-        "evaluate": "--suite --episodes --seed --json",
+        "evaluate": "--suite --episodes --seed --which --json",
         "export": "--out",
         "deploy": "--robot --seconds --record",
         "bench sim": "--json",
@@ -208,7 +208,32 @@ def test_evaluate_writes_the_documented_keys(tmp_path: Path) -> None:
     scores = json.loads(file.read_text())
     assert {"suite", "episodes", "seed", "tracking", "falls_per_minute"} <= set(scores)
     assert scores["seed"] == 3
+    assert isinstance(scores["falls_per_minute"], float)
+    assert scores["falls_per_minute_95"].keys() == {"low", "high"}
     assert scores["tracking"]["low"] <= scores["tracking"]["mean"] <= scores["tracking"]["high"]
+
+
+@pytest.mark.parametrize("arguments", [("evaluate", str(BUNDLE)), ("demo",)])
+def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    def works(*_: object, **__: object) -> None:
+        raise AssertionError("it worked first")
+
+    monkeypatch.setattr("training.evaluator.evaluate_path", works)
+    monkeypatch.setattr("training.demo.run_demo", works)
+    (tmp_path / "file").write_text("in the way")
+    for target in (tmp_path, tmp_path / "file" / "x.json"):
+        assert_refused(run(*arguments, "--json", str(target)), f"cannot write {target}", "--json")
+
+
+def test_checking_a_json_file_leaves_it_as_it_was(tmp_path: Path) -> None:
+    kept, fresh = tmp_path / "kept.json", tmp_path / "new" / "fresh.json"
+    kept.write_text("{}")
+    for file in (kept, fresh):
+        assert_refused(run("evaluate", str(tmp_path / "gone"), "--json", str(file)), "gone")
+    assert kept.read_text() == "{}"
+    assert not fresh.exists()
 
 
 def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

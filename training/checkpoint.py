@@ -36,6 +36,9 @@ CHECKPOINT_VERSION = 1
 
 _STATE = "state.json"
 
+#: Prefix of a checkpoint that makes way for another of the same step.
+_REPLACED = ".replaced_"
+
 
 class CheckpointError(FerryError):
     """A checkpoint that cannot be read, written or trusted."""
@@ -207,14 +210,31 @@ def pointed(root: Path, pointer: Pointer) -> Path | None:
     return folder if folder.is_dir() and folder.parent == root else None
 
 
+def recover_checkpoints(root: Path) -> None:
+    """Put back checkpoints that were making way for a new one when their process was killed.
+
+    Those of a process that still runs are in its hands.
+    """
+    for old in root.glob(f"{_REPLACED}step_*_*"):
+        name, _, pid = old.name.removeprefix(_REPLACED).rpartition("_")
+        final = root / name
+        if not final.exists() and not _runs_elsewhere(pid):
+            log.warning("checkpoint %s was being replaced when its process ended; restored", final)
+            try:
+                old.rename(final)
+            except OSError as error:
+                raise _cannot_write(root, final, error) from error
+
+
 def prune_checkpoints(root: Path, *, keep: int) -> None:
     """Remove all but the newest ``keep`` checkpoints, and those that a pointer names."""
+    recover_checkpoints(root)
     named = {pointed(root, "latest"), pointed(root, "best")}
     for folder in checkpoint_folders(root)[: -max(keep, 1)]:
         if folder not in named:
             shutil.rmtree(folder, ignore_errors=True)
     # Left by a process that was killed while writing.
-    for leftover in (*root.glob(".writing_*"), *root.glob(".replaced_*")):
+    for leftover in (*root.glob(".writing_*"), *root.glob(f"{_REPLACED}*")):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
@@ -240,12 +260,29 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """Rename; a folder of the same step, left by a run that was resumed before it, makes way."""
-    old = final.with_name(f".replaced_{final.name}_{os.getpid()}")
+    """Rename; a folder of the same step makes way.
+
+    Between the two renames there is none: :func:`recover_checkpoints` mends what is left by a
+    process that is killed there.
+    """
+    old = final.with_name(f"{_REPLACED}{final.name}_{os.getpid()}")
     if final.exists():
         final.rename(old)
     temporary.rename(final)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _runs_elsewhere(pid: str) -> bool:
+    """Whether another process of this number runs on this computer."""
+    if not pid.isdecimal() or int(pid) == os.getpid():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return True
 
 
 def _packed(arrays: Arrays, file: str) -> bytes:

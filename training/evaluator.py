@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from real.contract import PolicyContract, RobotContract
 from real.errors import FerryError
 from real.spec import load_robot
 from sim.task import EnvConfig
+from training.checkpoint import Pointer
 from training.contract import run_contract
 from training.networks import ActorCritic
 from training.progress import ProgressFn, silent
@@ -112,8 +114,18 @@ class Evaluation:
     each: tuple[Episode, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """What JSON holds of it; keys are stable."""
-        return dataclasses.asdict(self)
+        """What JSON holds of it; keys are stable.
+
+        ``falls_per_minute`` is a number and its interval stands beside it.
+        """
+        out: dict[str, Any] = {}
+        for key, value in dataclasses.asdict(self).items():
+            if key == "falls_per_minute":
+                out[key] = value["mean"]
+                out["falls_per_minute_95"] = {"low": value["low"], "high": value["high"]}
+            else:
+                out[key] = value
+        return out
 
 
 def evaluate(
@@ -146,7 +158,8 @@ def evaluate(
     seeds = episode_seeds(seed, count, purpose=purpose)
     robot = load_robot(policy.contract.robot if config is None else config.robot)
     policy.contract.require_match(RobotContract.from_spec(robot))
-    with contextlib.closing(Worlds(chosen, robot, config=config, seeds=seeds)) as worlds:
+    made = Worlds(chosen, robot, config=config, seeds=seeds)
+    with contextlib.closing(made) as worlds, _falls_are_results():
         run = run_trial(policy, worlds, progress=progress or silent)
     dt, steps = robot.control_dt_s, run.command.shape[0]
     fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=robot.fall_height_m, dt_s=dt)
@@ -174,26 +187,56 @@ def evaluate(
     )
 
 
+@contextlib.contextmanager
+def _falls_are_results() -> Iterator[None]:
+    """Keep the filter from warning of each robot it stops: here a fall is a number of the result.
+
+    On a robot the same line is worth a warning, and with ``--verbose`` it is shown here too.
+    """
+    logger = logging.getLogger("deploy.safety_pipeline")
+    before = logger.level
+    if logger.getEffectiveLevel() >= logging.WARNING:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def evaluate_path(
     path: str | Path,
     *,
+    which: Pointer = "best",
     suite: str = "nominal",
     episodes: int | None = None,
     seed: int = 0,
     progress: ProgressFn | None = None,
 ) -> Evaluation:
-    """Score a run folder's best policy, or a bundle, on the report seeds.
+    """Score a run folder's policy, or a bundle, on the report seeds.
+
+    Args:
+        path: of the run folder or bundle.
+        which: of a run, the ``best`` checkpoint by its selection score, or the ``latest``.
+        suite: see :func:`evaluate`, as all that follows.
+        episodes: how many.
+        seed: which set of episodes.
+        progress: told how far it is.
 
     Raises:
-        FerryError: neither of the two, or see :func:`evaluate`.
+        FerryError: neither of the two, a bundle's ``latest``, or see :func:`evaluate`.
     """
     path = Path(path)
     config: EnvConfig | None = None
     if path.is_dir():
-        loaded = load_policy(path)
+        loaded = load_policy(path, which)
         config = loaded.config
         policy: Policy = TorchPolicy(loaded.module, run_contract(loaded.config, loaded.meta))
     elif path.is_file():
+        if which != "best":
+            raise FerryError(
+                f"{path} is a bundle, which holds one policy; {which!r} chooses a checkpoint of a "
+                "run folder"
+            )
         policy = OnnxPolicy(read_bundle(path))
     else:
         raise FerryError(f"there is no run folder or bundle {path}")

@@ -30,6 +30,7 @@ from training.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
     pointed,
+    recover_checkpoints,
 )
 from training.networks import ActorCritic
 from training.probe import verify_policy
@@ -81,6 +82,7 @@ def begin_run(run_dir: Path, config: RunConfig) -> None:
     Raises:
         FerryError: a run with checkpoints is there already, or the folder cannot be written.
     """
+    recover_checkpoints(checkpoints_of(run_dir))
     if checkpoint_folders(checkpoints_of(run_dir)):
         raise FerryError(
             f"{run_dir} holds a run with checkpoints: go on with it by --resume, or choose another "
@@ -106,6 +108,7 @@ def resume_run(run_dir: Path, config: RunConfig) -> Checkpoint:
             length of the run.
     """
     root = checkpoints_of(run_dir)
+    recover_checkpoints(root)
     if not checkpoint_folders(root):
         raise FerryError(
             f"{run_dir} has no checkpoints, so there is nothing to resume; train without --resume"
@@ -159,6 +162,7 @@ def load_policy(run_dir: str | Path, which: Pointer = "best") -> LoadedPolicy:
     if not run_dir.is_dir():
         raise FerryError(f"there is no run folder {run_dir}")
     root = checkpoints_of(run_dir)
+    recover_checkpoints(root)
     if not (run_dir / "config.yaml").is_file() or not checkpoint_folders(root):
         raise FerryError(
             f"{run_dir} is no run folder with checkpoints: expected config.yaml and at least one "

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv, stdtrit
 
 from real.errors import FerryError
+from real.fall import FALL_TILT_RAD, low_steps
 
 Array = NDArray[np.float64]
 Steps = NDArray[np.intp]
@@ -23,12 +24,6 @@ KERNEL = 0.25
 
 #: Time at the start of an episode that does not count: the robot takes up its load [s].
 SETTLE_S = 1.0
-
-#: A base that tilts more has fallen [rad].
-FALL_TILT_RAD = 1.0
-
-#: So long must the base be low to count as fallen [s].
-FALL_LOW_S = 0.2
 
 #: In arrays of fall steps: did not fall.
 NEVER = -1
@@ -56,8 +51,8 @@ def fall_steps(
 ) -> Steps:
     """The step at which each robot fell.
 
-    A fall is a tilt above 1.0 rad, or the base below its fall height for 0.2 s. NaN counts as
-    fallen: nobody knows where such a robot is.
+    What a fall is stands in :mod:`real.fall`. NaN counts as one: nobody knows where such a
+    robot is.
 
     Args:
         tilt_rad: ``[T, N]`` angle between the base's z axis and the world's [rad].
@@ -71,7 +66,7 @@ def fall_steps(
     fallen = ~(tilt_rad <= FALL_TILT_RAD)
     if height_m is not None and fall_height_m is not None:
         low = ~(height_m >= fall_height_m)
-        need = max(1, math.ceil(FALL_LOW_S / dt_s - 1e-9))
+        need = low_steps(dt_s)
         # Low now and in the need - 1 steps before: a running count that a high step sets to zero.
         count = np.zeros(low.shape[1], dtype=np.intp)
         for step in range(low.shape[0]):

@@ -1,7 +1,9 @@
 """An environment so small that PPO reaches a threshold on it within seconds.
 
-It serves the tests of everything that trains, in place of a robot: same interface, same
-same-step autoreset, both ways an episode can end, state that must survive a checkpoint.
+Nothing in Ferry itself uses it. It is the shortest complete example of what
+:func:`training.train.train` needs of an ``env_factory``, and serves the tests of everything that
+trains, in place of a robot: same interface, same same-step autoreset, both ways an episode can end,
+state that must survive a checkpoint.
 """
 
 from __future__ import annotations

@@ -17,7 +17,13 @@ import torch
 
 from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
-from training.checkpoint import prune_checkpoints, save_checkpoint, set_pointer
+from training.checkpoint import (
+    checkpoint_name,
+    pointed,
+    prune_checkpoints,
+    save_checkpoint,
+    set_pointer,
+)
 from training.learner import Learner
 from training.loop import SerialRuntime
 from training.metrics import MetricsWriter, drop_records_after
@@ -166,6 +172,7 @@ class _Session:
         done = self._runtime.progress
         if resumed:
             self._saved_step = done.steps
+            self._point_at_best()
             if done.evaluated_step != done.steps:
                 # What was loaded is scored before it is changed: a policy that was spoilt on
                 # the way shows here.
@@ -233,6 +240,15 @@ class _Session:
         record_evaluation(self._out, {**about, **record})
         self._writer.write(done.steps, {"evaluation/score": score})
         log.info("%d steps: score %.3f, best %.3f", done.steps, score, done.best_score)
+
+    def _point_at_best(self) -> None:
+        """Finish what a kill between saving a best score and pointing at it left undone."""
+        step = self._runtime.progress.best_step
+        if step is None:
+            return
+        best = self._root / checkpoint_name(step)
+        if best.is_dir() and pointed(self._root, "best") != best:
+            set_pointer(self._root, "best", best.name)
 
     def _save(self, *, again: bool = False) -> None:
         if again or self._saved_step != self._runtime.progress.steps:

@@ -29,12 +29,17 @@ if importlib.util.find_spec("deploy") is None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from deploy.graph import choose_robot, graph
+from deploy.options import read_options
 from deploy.preflight import preflight
+from deploy.safety import SafetySettings
+from real.config import load_config
 
 ARGUMENTS = {
     "bundle": ("", "the policy, an .onnx bundle"),
     "robot": ("", "sim:pybullet, sim:mujoco, loopback, or a driver as module:Class"),
     "robot_file": ("", "robot file, by name or path; empty: the one that the bundle names"),
+    "robot_options": ("{}", "options of a driver, a YAML mapping such as {port: /dev/ttyUSB0}"),
+    "safety_settings": ("", "YAML file of deploy.safety.SafetySettings; empty: the defaults"),
     "record": ("", "MCAP file to record to; empty: no recording"),
     "twist_stamped": ("false", "/cmd_vel is a TwistStamped"),
 }
@@ -45,9 +50,13 @@ def processes(context: LaunchContext) -> list:
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     bundle = Path(given["bundle"])
     record = Path(given["record"]) if given["record"] else None
+    settings = Path(given["safety_settings"]) if given["safety_settings"] else None
+    if settings is not None:
+        load_config(SafetySettings, settings)
+    options = read_options([], mapping=given["robot_options"])
     cleared = preflight(
         bundle,
-        choose_robot(given["robot"]),
+        choose_robot(given["robot"], options=options),
         robot_name=given["robot_file"] or None,
         record=record,
     )
@@ -57,7 +66,9 @@ def processes(context: LaunchContext) -> list:
         robot_name=given["robot_file"] or cleared.bundle.contract.robot,
         record=record,
         metadata={"bundle_sha256": cleared.bundle.sha256, "plugin": given["robot"]},
+        safety_settings=settings,
         twist_stamped=given["twist_stamped"].lower() == "true",
+        bundle_sha256=cleared.bundle.sha256,
     )
     actions: list = [SetEnvironmentVariable(k, v) for k, v in described.environment.items()]
     for node in described.nodes:

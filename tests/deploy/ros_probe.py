@@ -13,6 +13,8 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
+from rclpy.parameter_client import AsyncParameterClient
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Float64MultiArray, String
@@ -115,6 +117,24 @@ class Probe:
         future.add_done_callback(lambda _: done.set())
         assert done.wait(PATIENCE_S), f"{service} does not answer"
         return future.result().success, future.result().message
+
+    def set_parameter(self, node, name, value):
+        """Set a text parameter of a node; returns why it is refused, or nothing."""
+        client = AsyncParameterClient(self.node, node)
+        assert client.wait_for_services(timeout_sec=PATIENCE_S), f"{node} has no parameters"
+        done = threading.Event()
+        future = client.set_parameters([Parameter(name, value=value)])
+        future.add_done_callback(lambda _: done.set())
+        assert done.wait(PATIENCE_S), f"{node} does not answer"
+        (result,) = future.result().results
+        return "" if result.successful else result.reason or "refused"
+
+    def settle(self, node, name, value):
+        """Set a parameter as soon as the node lets us: it may not have heard the mode yet."""
+        deadline = time.monotonic() + PATIENCE_S
+        while why := self.set_parameter(node, name, value):
+            assert time.monotonic() < deadline, why
+            time.sleep(0.1)
 
     def arm(self):
         """Arm as soon as the safety node lets us, and wait for RUN."""

@@ -109,6 +109,23 @@ def test_a_robot_damps_until_it_is_armed_ramps_and_then_runs():
     assert np.abs(np.diff(way, axis=0)).max() < 0.4 * 1.5 * 0.02 + 1e-6
 
 
+def test_a_joint_that_does_not_follow_the_ramp_is_a_fault_by_name():
+    bench = Bench(ramp_s=0.2, num=2)
+    bench.q[1, 4] = POSE[4] + 0.35
+    assert bench.arm() == []
+    for _ in range(9):
+        bench.tick(follow=False)
+    assert bench.modes() == [Mode.RAMP, Mode.RAMP]
+    tick = bench.tick(follow=False)
+    assert bench.modes() == [Mode.RUN, Mode.DAMP]
+    assert tick.verdict[1] == Verdict.DAMP
+    assert tick.safety.stop.tolist() == [False, True]
+    (found,) = [v for v in tick.violations if v.world == 1]
+    assert (found.kind, found.joint) == (Check.RAMP, ROBOT.joint_names[4])
+    assert str(found) == "ramp_not_followed of FL_upper_joint: 0.35 rad, limit 0.3 rad"
+    assert not [v for v in bench.tick(follow=False).violations if v.kind == Check.RAMP]
+
+
 def test_what_runs_is_observe_infer_clip_decode():
     bench = Bench(ramp_s=0.0)
     bench.arm()
@@ -414,7 +431,7 @@ def test_the_two_halves_apart_do_what_the_controller_does():
     for _ in range(30):
         bench.q[0] = POSE + rng.normal(0.0, 0.05, 12)
         whole = bench.tick(follow=False)
-        running = back.advance(bench.now)
+        running = back.advance(bench.now, bench.state())
         state = bench.state()
         halves = back.step(
             bench.now, state, front.step(state, bench.command, running=running).command

@@ -81,6 +81,12 @@ def test_policy_and_safety_read_the_same_file_and_both_watchdogs_the_same_patien
     assert parameters["robot_node"]["command_timeout_periods"] == 4.5
 
 
+def test_both_readers_of_the_bundle_are_told_which_bytes_were_checked():
+    described = describe(bundle_sha256="c0ffee")
+    told = {n.name: n.parameters.get("bundle_sha256") for n in described.nodes}
+    assert told == {"policy_node": "c0ffee", "safety_node": "c0ffee", "robot_node": None}
+
+
 def test_hardware_keeps_the_patience_of_the_nodes_and_a_simulation_gets_more():
     hardware = {n.name: n.parameters for n in describe(HARDWARE).nodes}
     assert "watchdog_periods" not in hardware["safety_node"]

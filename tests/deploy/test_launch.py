@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from deploy.bundle import read_bundle
 from deploy.graph import choose_robot, graph
 from real.errors import FerryError
 from tests.deploy.stand_bundle import write_bundle
@@ -59,10 +60,14 @@ def load(monkeypatch):
 
 @pytest.fixture
 def given(tmp_path):
+    settings = tmp_path / "safety.yaml"
+    settings.write_text("ramp_s: 1.5\n")
     return {
         "bundle": str(write_bundle(tmp_path / "stand.onnx")),
         "robot": "loopback",
         "robot_file": "",
+        "robot_options": "{start: {FL_hip_joint: 0.1}}",
+        "safety_settings": str(settings),
         "record": str(tmp_path / "out.mcap"),
         "twist_stamped": "true",
     }
@@ -74,10 +79,12 @@ def test_it_starts_exactly_the_graph(load, given):
     started = [a.options for a in actions if isinstance(a, kinds["ExecuteProcess"])]
     described = graph(
         Path(given["bundle"]),
-        choose_robot("loopback"),
+        choose_robot("loopback", options={"start": {"FL_hip_joint": 0.1}}),
         robot_name="a1",
         record=Path(given["record"]),
+        safety_settings=Path(given["safety_settings"]),
         twist_stamped=True,
+        bundle_sha256=read_bundle(given["bundle"]).sha256,
     )
 
     def without_metadata(argv):

@@ -12,8 +12,8 @@ S = 1_000_000_000
 GOAL = np.array([0.5, -1.0])
 
 
-def machine(num=1, *, safe_stop="damp", ramp_s=2.0) -> ModeMachine:
-    return ModeMachine(num, safe_stop=safe_stop, goal=GOAL, ramp_s=ramp_s)
+def machine(num=1, *, safe_stop="damp", ramp_s=2.0, **options) -> ModeMachine:
+    return ModeMachine(num, safe_stop=safe_stop, goal=GOAL, ramp_s=ramp_s, **options)
 
 
 def in_mode(mode: Mode, *, safe_stop="damp") -> ModeMachine:
@@ -22,7 +22,7 @@ def in_mode(mode: Mode, *, safe_stop="damp") -> ModeMachine:
     if mode in (Mode.RAMP, Mode.RUN):
         made.arm(0, np.zeros((1, 2)))
     if mode is Mode.RUN:
-        made.advance(2 * S)
+        made.advance(2 * S, GOAL[None])
     if mode is Mode.ESTOP:
         made.fire(Event.ESTOP)
     assert made.mode[0] == mode
@@ -131,9 +131,28 @@ def test_the_ramp_leads_from_the_measured_pose_to_the_goal_at_rest_at_both_ends(
 def test_the_ramp_takes_its_time_and_not_less():
     made = machine()
     made.arm(10 * S, np.zeros((1, 2)))
-    made.advance(12 * S - 1)
+    made.advance(12 * S - 1, GOAL[None])
     assert made.ramping.all()
-    made.advance(12 * S)
+    made.advance(12 * S, GOAL[None])
+    assert made.running.all()
+
+
+def test_a_ramp_that_a_joint_did_not_follow_ends_in_the_safe_stop_and_names_the_joint():
+    made = machine(4, reach=0.3)
+    made.arm(0, np.zeros((4, 2)))
+    pose = GOAL + np.array([[0.29, -0.29], [0.0, 0.31], [-0.31, 0.0], [0.0, np.nan]])
+    assert made.advance(2 * S - 1, pose) is None, "on the way nobody has to be there"
+    assert made.ramping.all()
+    far = made.advance(2 * S, pose)
+    expected = [[False, False], [False, True], [True, False], [False, True]]
+    assert far.tolist() == expected
+    assert [Mode(m) for m in made.mode] == [Mode.RUN, Mode.DAMP, Mode.DAMP, Mode.DAMP]
+    assert made.advance(3 * S, pose + 9.0) is None, "what runs is not asked again"
+
+
+def test_a_ramp_of_no_time_asks_nobody_where_he_stands():
+    made = machine(ramp_s=0.0, reach=0.1)
+    made.arm(10 * S, GOAL[None] + 5.0)
     assert made.running.all()
 
 
@@ -155,10 +174,10 @@ def test_each_of_many_robots_has_a_mode_of_its_own():
     made = machine(4)
     poses = np.arange(8.0).reshape(4, 2)
     made.arm(0, poses, np.array([1, 3]))
-    made.advance(1 * S)
+    made.advance(1 * S, poses)
     made.arm(1 * S, poses, np.array([0]))
     made.fire(Event.ESTOP, np.array([False, False, True, False]))
-    made.advance(2 * S)
+    made.advance(2 * S, poses)
     assert [Mode(m) for m in made.mode] == [Mode.RAMP, Mode.RUN, Mode.ESTOP, Mode.RUN]
     refused = made.arm(2 * S, poses)
     assert refused.tolist() == [True, True, True, True]

@@ -14,19 +14,24 @@ import pytest
 pytest.importorskip("rclpy")
 
 from geometry_msgs.msg import Twist, TwistStamped
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
 
 from deploy.convert import set_stamp, to_ns
 from deploy.modes import Mode
+from deploy.robot_node import contract_of
 from real.log import read_log
 from real.spec import load_robot
 from tests.deploy.ros_probe import (
+    LATCHED,
     PATIENCE_S,
+    RELIABLE,
     describe,
     positions,
     running,
     with_parameters,
 )
-from tests.deploy.stand_bundle import other_gain, stand_contract
+from tests.deploy.stand_bundle import other_gain, stand_contract, write_bundle
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
 
@@ -174,6 +179,74 @@ def test_two_writers_on_a_command_topic_are_refused(tmp_path):
         probe.until_mode("DAMP")
         probe.until_said("safety_node", "2 publishers on /policy/joint_command")
         probe.refused("2 publishers on /policy/joint_command")
+
+
+def test_a_second_writer_to_the_robot_stops_it_even_if_nobody_filters(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (_, probe):
+        probe.arm()
+        probe.node.create_publisher(JointState, "/joint_command", RELIABLE)
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "2 publishers on /joint_command")
+        probe.until_said("robot_node", "safe stop: 2 publishers on /joint_command")
+
+
+def test_another_bundle_is_loaded_while_stopped_and_refused_if_it_is_another_contract(tmp_path):
+    other = write_bundle(tmp_path / "other.onnx", gain=0.1)
+    foreign = write_bundle(tmp_path / "gains.onnx", other_gain(stand_contract(), kp=55.0))
+    with running(describe(tmp_path), tmp_path) as (_, probe):
+        probe.until(lambda: bool(probe.steps), "the policy ticks")
+        assert not probe.steps[-1].mean.any()
+        probe.arm()
+        assert probe.call("/policy/reload") == (False, "mode is RUN: /disarm first")
+        assert "mode is RUN" in probe.set_parameter("policy_node", "bundle", str(other))
+        probe.call("/disarm")
+        probe.until_mode("DAMP")
+        probe.settle("policy_node", "bundle", str(foreign))
+        success, why = probe.call("/policy/reload")
+        assert not success
+        assert why.endswith("joint 'FL_hip_joint' kp: running 40.0, new 55.0")
+        probe.settle("policy_node", "bundle", str(tmp_path / "none.onnx"))
+        success, why = probe.call("/policy/reload")
+        assert (success, "cannot be read" in why) == (False, True)
+        assert not probe.steps[-1].mean.any(), "the old policy stays"
+        probe.settle("policy_node", "bundle", str(other))
+        assert probe.call("/policy/reload") == (True, "")
+        probe.until(lambda: probe.steps[-1].mean.any(), "the new policy answers")
+        step = probe.steps[-1]
+        np.testing.assert_allclose(step.mean, 0.1 * step.observation[:12], atol=1e-6)
+        probe.arm()
+
+
+def test_nodes_refuse_to_start_on_other_bytes_than_were_checked(tmp_path):
+    bundle = write_bundle(tmp_path / "stand.onnx")
+    for module in ("deploy.policy_node", "deploy.safety_node"):
+        extra = ["-p", f"bundle:={bundle}", "-p", "bundle_sha256:=c0ffee"]
+        done = subprocess.run(
+            [sys.executable, "-m", module, "--ros-args", *extra],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        assert "but c0ffee was checked before the start" in done.stderr
+
+
+def test_a_robot_whose_imu_is_silent_is_not_armed_and_the_reason_is_told(tmp_path):
+    described = describe(tmp_path, without=("robot_node",))
+    with running(described, tmp_path) as (_, probe):
+        robot = contract_of(A1)
+        says = probe.node.create_publisher(String, "/robot/contract", LATCHED)
+        says.publish(String(data=robot.to_json()))
+        joints = probe.node.create_publisher(JointState, "/joint_states", RELIABLE)
+        message = JointState(name=list(NAMES), position=DEFAULT, velocity=np.zeros(12))
+
+        def speak():
+            set_stamp(message.header.stamp, time.time_ns())
+            joints.publish(message)
+
+        probe.node.create_timer(0.02, speak)
+        probe.refused("no fresh state from robot_node: no /imu/data comes")
 
 
 def test_a_bundle_for_other_gains_is_refused_by_name_before_anything_moves(tmp_path):

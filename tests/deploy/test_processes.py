@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -33,11 +34,16 @@ PROGRAMS = {
     "explaining": "say('ready'); say('error', message='gains differ'); sys.exit(2)",
     "chatty": "print('vendor banner'); print('{not json'); print('[1]'); until_told()",
     "moving": "say('ready'); say('mode', mode='RAMP', reason='armed'); until_told()",
+    "slow": "time.sleep(0.6); say('listening', at=time.time()); until_told()",
+    "commanding": "say('began', at=time.time()); say('ready')",
     "orphan": (
         "say('ready')\nwhile os.read(0, 100): pass\n"
         "open(os.environ['GONE'], 'w').write('seen'); sys.exit(0)"
     ),
 }
+
+
+FINISHING = ("finishing", "commanding")
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def make(tmp_path):
             nth = sum(n.name.startswith(program) for n in nodes)
             name = "recorder_node" if program == "recorder" else f"{program}{nth}"
             module = "good_program" if program == "recorder" else f"{program}_program"
-            nodes.append(NodeSpec(name, module, {}, finishes=program == "finishing"))
+            nodes.append(NodeSpec(name, module, {}, finishes=program in FINISHING))
         environment = {"PYTHONPATH": str(tmp_path), "GONE": str(tmp_path / "gone")}
         return Graph(nodes=tuple(nodes), environment=environment, simulated=True)
 
@@ -66,6 +72,32 @@ def test_a_node_that_finishes_ends_the_graph_as_planned(make):
     assert report.exit_codes == {"finishing0": 0, "good0": 0, "good1": 0}
     assert report.summaries["finishing0"]["completed"] is True
     assert sorted(said) == ["finishing0: ready", "good0: ready", "good1: ready"]
+
+
+def test_who_commands_is_started_when_everybody_else_is_ready(make):
+    at = {}
+    with Supervisor(make("commanding", "good", "slow")) as run:
+        assert set(run.processes) == {"good0", "slow0"}
+        while "began" not in at:
+            found = run.poll(0.1)
+            if found is not None and "at" in found[1]:
+                at[found[1]["event"]] = found[1]["at"]
+    assert at["listening"] <= at["began"]
+    assert all(process.returncode is not None for process in run.processes.values())
+
+
+def test_a_graph_stopped_before_everybody_was_ready_starts_nobody_else(make):
+    with Supervisor(make("commanding", "slow")) as run:
+        pass
+    assert "commanding0" not in run.processes
+
+
+def test_the_folder_of_logs_is_kept_where_something_went_wrong(make):
+    well = run_graph(make("finishing", "good"))
+    assert not well.log_dir.exists()
+    badly = run_graph(make("good", "failing"))
+    assert (badly.log_dir / "failing0.log").read_text() == "what happened"
+    shutil.rmtree(badly.log_dir)
 
 
 def test_a_node_that_ends_early_stops_all_and_is_quoted(make):

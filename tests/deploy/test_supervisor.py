@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from deploy.schedule import Schedule
 from deploy.supervisor import deploy
 from real.errors import FerryError
 from real.log import read_log
+from real.spec import load_robot
 from tests.deploy.stand_bundle import LIMITS, stand_contract, write_bundle
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
@@ -50,6 +54,8 @@ def test_a_schedule_is_armed_played_recorded_and_reported(bundle, settings, tmp_
     assert rows["ended"] == "operator_node has finished"
     assert rows["commands"].endswith("0 damp")
     assert rows["recording"] == str(record)
+    assert rows["logs of the nodes"] == "removed, since the run ended well"
+    assert not result.graph.log_dir.exists()
 
     log = read_log(record)
     assert log.metadata["ferry"]["robot"] == "a1"
@@ -130,6 +136,11 @@ def test_a_driver_without_a_firmware_time_out_is_refused_on_hardware(bundle, tmp
     result = deploy(bundle, "bare_driver:Bare", seconds=5.0, domain_id=None)
     assert not result.ok
     assert result.graph.exit_codes["robot_node"] == 2
+    rows = result.rows()
+    assert rows["state to command p50 / p99"] == "not measured"
+    assert rows["logs of the nodes"] == str(result.graph.log_dir)
+    assert result.graph.log_dir.is_dir()
+    shutil.rmtree(result.graph.log_dir)
     assert "declares no command_timeout_s" in result.reason
 
 
@@ -138,3 +149,35 @@ def test_mistakes_are_found_before_a_process_starts(bundle, tmp_path):
         deploy(bundle, "sim:pybulet")
     with pytest.raises(FerryError, match=r"none\.onnx"):
         deploy(tmp_path / "none.onnx", "loopback")
+    with pytest.raises(FerryError, match="did you mean 'ramp_s'"):
+        deploy(bundle, "loopback", safety=["ramps=1"])
+    with pytest.raises(FerryError, match="expected KEY=VALUE"):
+        deploy(bundle, "loopback", options=["port"])
+
+
+def test_options_reach_the_users_own_driver_robot_file_and_safety_node(
+    bundle, tmp_path, monkeypatch
+):
+    (tmp_path / "own_driver.py").write_text(
+        "from real.loopback import LoopbackRobot\n"
+        "class Own(LoopbackRobot):\n"
+        "    simulated = True\n"
+        "    def __init__(self, robot, *, port, seen):\n"
+        # Tilted by 2 acos(0.8) = 1.29 rad: under the default of 1 rad it would not be armed.
+        "        super().__init__(robot, quat_wb=(0.8, 0.6, 0.0, 0.0))\n"
+        "        open(seen, 'w').write(f'{port!r} {robot.source}')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    own = tmp_path / "own.yaml"
+    own.write_text(Path(load_robot("a1").source).read_text())
+    result = deploy(
+        bundle,
+        "own_driver:Own",
+        seconds=0.3,
+        robot_name=str(own),
+        options=["port=7", f"seen={tmp_path / 'seen'}"],
+        safety=["ramp_s=0.1", "tilt_rad=1.5"],
+    )
+    assert result.ok, result.reason
+    assert (tmp_path / "seen").read_text() == f"7 {own}"

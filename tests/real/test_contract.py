@@ -129,6 +129,17 @@ def test_a_robot_contract_survives_json_and_notices_a_change(robot):
         RobotContract.from_json(changed)
 
 
+def test_limits_that_a_robot_knows_survive_json_and_what_it_does_not_know_is_none(robot):
+    joints = list(robot.joints)
+    joints[1] = dataclasses.replace(joints[1], tau_max=math.nan, q_max=math.inf, dq_max=7.0 / 3.0)
+    reported = RobotContract.from_spec(dataclasses.replace(robot, joints=tuple(joints)))
+    assert reported.tau_max[1] is None
+    assert reported.tau_max[0] == robot.joints[0].tau_max
+    back = RobotContract.from_json(reported.to_json())
+    assert back == reported
+    assert (back.dq_max[1], back.q_max[1]) == (7.0 / 3.0, math.inf)
+
+
 def test_a_policy_fits_the_robot_it_was_trained_for(robot):
     assert contract_of(robot).differences(RobotContract.from_spec(robot)) == []
     contract_of(robot).require_match(RobotContract.from_spec(robot))

@@ -7,7 +7,13 @@ import pytest
 
 from real.errors import FerryError
 from real.frames import from_rpy
-from real.observation import SOURCES, ObservationBuilder, ObservationSpec, make_term
+from real.observation import (
+    SOURCES,
+    ObservationBuilder,
+    ObservationInput,
+    ObservationSpec,
+    make_term,
+)
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 
@@ -83,6 +89,39 @@ def test_scale_comes_before_clip(robot: RobotSpec) -> None:
     assert obs[1, 3] == 0.75
     assert obs[2, 7] == -1.0
     np.testing.assert_allclose(obs, np.clip(0.5 * state.dq, -1.0, 1.0), rtol=1e-6)
+
+
+def test_one_pass_over_the_vector_gives_what_term_by_term_gives_bit_by_bit(
+    robot: RobotSpec,
+) -> None:
+    options = [(0.25, 5.0), (1.0, None), (2.0, 0.7), (1.0, 1.0), (0.05, 0.1), (1 / 3, None)]
+    spec = ObservationSpec(
+        terms=tuple(
+            make_term(name, robot, command_dim=3, scale=scale, clip=clip)
+            for name, (scale, clip) in zip(SOURCES, options, strict=True)
+        )
+    )
+    builder = ObservationBuilder(spec, robot.q_default, NUM)
+    for seed in range(20):
+        state, command, action = sample(seed)
+        state.dq[:, :4] = [np.nan, np.inf, -np.inf, -0.0]
+        state.dq[:, 4:7] = [
+            2.0 * (1.0 + 1e-9),
+            -2.0 * (1.0 - 1e-9),
+            1e-42,
+        ]  # beside the bound of 0.1
+        action[:, :3] = [1e300, -1e300, 5e-324]
+        inputs = ObservationInput(state, command, action, robot.q_default)
+        expected = np.empty((NUM, spec.dim), dtype=np.float32)
+        with np.errstate(over="ignore"):
+            for term in spec.terms:
+                part = expected[:, spec.slices()[term.name]]
+                value = SOURCES[term.source].read(inputs)
+                np.multiply(value, term.scale, out=part, casting="unsafe")
+                if term.clip is not None:
+                    np.clip(part, -term.clip, term.clip, out=part)
+            found = builder.build(state, command, action)
+        np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
 def test_history_is_term_major_with_the_oldest_first(robot: RobotSpec) -> None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 
 from real.signals import RobotState
 from real.spec import load_robot
 from sim.engine import WorldState
-from sim.measure import Measure, soft_limits
+from sim.measure import Measure, diagonal_pairs, soft_limits
+from sim.mujoco_engine import MujocoEngine
 from sim.reward_terms import RewardInput
 
 ROBOT = load_robot("a1")
@@ -154,3 +156,31 @@ def test_state_restores_the_memory() -> None:
     a, b = step(first), step(second)
     for field in dataclasses.fields(RewardInput):
         np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name))
+
+
+def test_diagonals_follow_from_where_the_feet_are_in_whichever_order_they_are_named() -> None:
+    feet = ROBOT.feet
+    assert [f[:2] for f in feet] == ["FR", "FL", "RR", "RL"]
+    expected = {frozenset({feet[0], feet[3]}), frozenset({feet[1], feet[2]})}
+    for order in itertools.permutations(feet):
+        # The feet of A1, of which the front ones stand closer together, turned by 0.4 rad.
+        x = np.array([0.2 if f[0] == "F" else -0.25 for f in order])
+        y = np.array([(0.1 if f[0] == "F" else 0.15) * (1 if f[1] == "L" else -1) for f in order])
+        turned = np.stack([0.92 * x - 0.39 * y + 3.0, 0.39 * x + 0.92 * y - 1.0, 0 * x], axis=1)
+        pairs = diagonal_pairs(turned)
+        assert {frozenset(order[i] for i in pair) for pair in pairs.tolist()} == expected
+
+
+def test_other_than_four_feet_have_no_diagonals() -> None:
+    assert diagonal_pairs(np.ones((2, 3))).shape == (0, 2)
+
+
+def test_diagonals_of_the_robot_itself_follow_the_order_of_its_file() -> None:
+    for order in ([0, 1, 2, 3], [2, 0, 1, 3]):
+        robot = dataclasses.replace(ROBOT, feet=tuple(ROBOT.feet[i] for i in order))
+        engine = MujocoEngine(robot, 2, threads=1)
+        feet = engine.state().foot_position_w[0]
+        engine.close()
+        pairs = diagonal_pairs(feet).tolist()
+        named = {frozenset(robot.feet[i] for i in pair) for pair in pairs}
+        assert named == {frozenset({"FR_toe", "RL_toe"}), frozenset({"FL_toe", "RR_toe"})}

@@ -13,7 +13,7 @@ import sim.render
 from real.frames import from_rpy
 from real.spec import RobotSpec, load_robot
 from sim.draw import Request
-from sim.render import Poses, render_frames, save_gif, save_mp4
+from sim.render import Poses, render_frames, save_gif
 
 PYBULLET = (("pybullet", ""),)
 
@@ -120,9 +120,8 @@ def test_a_gif_holds_every_frame_at_the_right_pace(tmp_path):
             assert abs(shown - 40 * i).max() <= 45
 
 
-@pytest.mark.parametrize("save", [save_gif, save_mp4])
-def test_a_file_that_cannot_be_written_is_no_error(save, tmp_path, caplog):
+def test_a_file_that_cannot_be_written_is_no_error(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     (tmp_path / "file").write_text("in the way")
-    assert save([np.zeros((20, 30, 3), dtype=np.uint8)], tmp_path / "file" / "a.mp4") is None
+    assert save_gif([np.zeros((20, 30, 3), dtype=np.uint8)], tmp_path / "file" / "a.gif") is None
     assert "written to" in caplog.text

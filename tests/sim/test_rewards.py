@@ -34,6 +34,7 @@ def measured(**given: Any) -> RewardInput:
         "action": np.zeros((3, 2)),
         "action_1": np.zeros((3, 2)),
         "action_2": np.zeros((3, 2)),
+        "diagonals": np.array([[0, 3], [1, 2]]),
         "foot_position_w": np.zeros((3, 2, 3)),
         "foot_speed": np.zeros((3, 2)),
         "foot_contact": np.ones((3, 2)),
@@ -285,6 +286,21 @@ def test_unknown_parameter_names_the_nearest_and_all_that_are_known() -> None:
         check_rewards({"torque": RewardConfig(weight=1.0, params={"sigma": 1.0})})
 
 
-def test_a_robot_without_four_feet_cannot_trot():
-    with pytest.raises(ConfigError, match="four feet"):
-        term("trot", measured())
+@pytest.mark.parametrize("feet", [2, 6])
+def test_a_robot_without_four_feet_cannot_trot(feet):
+    trot = {"trot": RewardConfig(weight=0.5)}
+    with pytest.raises(
+        ConfigError, match=f"'trot' needs a robot on four feet; this one has {feet}"
+    ):
+        RewardTable(trot, control_dt_s=DT, feet=feet)
+    unused = {"trot": RewardConfig(weight=0.0), "alive": RewardConfig(weight=1.0)}
+    assert RewardTable(unused, control_dt_s=DT, feet=feet).names == ("alive",)
+
+
+def test_a_trot_is_one_in_any_order_of_the_feet():
+    contact = np.array([[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
+    order = [2, 0, 1, 3]  # rear right, front right, front left, rear left
+    found = term(
+        "trot", measured(foot_contact=contact[:, order], diagonals=np.array([[1, 3], [2, 0]]))
+    )
+    np.testing.assert_array_equal(found, [1.0, 1.0, 0.0])

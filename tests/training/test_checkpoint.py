@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import resource
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from training.checkpoint import (
     newest_checkpoint,
     pointed,
     prune_checkpoints,
+    recover_checkpoints,
     save_checkpoint,
     set_pointer,
 )
@@ -147,6 +149,47 @@ def test_writing_the_same_step_again_replaces_it(tmp_path):
     folder = save_checkpoint(tmp_path, changed)
     assert load_checkpoint(folder).counters["iteration"] == 99
     assert list(tmp_path.glob(".*")) == []
+
+
+class Killed(BaseException):
+    """What no handler in the code under test may catch."""
+
+
+def kill_between_the_renames(root: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Replace a checkpoint and end after it made way, before the new one is in its place."""
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        if self.name.startswith(".writing_"):
+            raise Killed
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Path, "rename", killed)
+        save_checkpoint(root, checkpoint(step))
+    assert not (root / f"step_{step:08d}").exists()
+
+
+@pytest.mark.parametrize(
+    "mend", [recover_checkpoints, lambda root: prune_checkpoints(root, keep=2)]
+)
+def test_a_checkpoint_that_made_way_when_the_process_died_comes_back(tmp_path, monkeypatch, mend):
+    for step in (7, 8):
+        folder = save_checkpoint(tmp_path, checkpoint(step))
+    kill_between_the_renames(tmp_path, monkeypatch, 8)
+    mend(tmp_path)
+    assert_equal(load_checkpoint(folder), checkpoint(8))
+    assert pointed(tmp_path, "latest") == folder
+    assert [int(f.name[5:]) for f in checkpoint_folders(tmp_path)] == [7, 8]
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_what_another_running_process_replaces_is_left_to_it(tmp_path):
+    folder = save_checkpoint(tmp_path, checkpoint(8))
+    theirs = folder.rename(tmp_path / f".replaced_{folder.name}_{os.getppid()}")
+    recover_checkpoints(tmp_path)
+    assert theirs.is_dir()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("content", ["step_00000777", "../elsewhere", ""])

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -13,11 +15,13 @@ from deploy.safety import Verdict
 from real.errors import ContractMismatch, FerryError
 from real.spec import load_robot
 from tests.training.short_run import short_config, short_run
+from training.checkpoint import checkpoint_folders, set_pointer
 from training.contract import run_contract
 from training.evaluator import TorchPolicy, evaluate, evaluate_path, selection_scorer
 from training.export import export_run
 from training.networks import ActorCritic, NetworkConfig
 from training.progress import silent
+from training.run_folder import load_policy
 from training.scores import NEVER, fall_steps, tracking
 from training.suites import SUITES, episode_seeds
 from training.trial import Worlds, run_trial
@@ -78,8 +82,11 @@ def test_a_standing_robot_scores_what_the_definition_gives_for_its_commands(stan
     assert [e.fallen_s for e in found.each] == [None] * 4
 
 
-def test_a_robot_that_falls_scores_next_to_nothing_and_is_counted_once():
+def test_a_robot_that_falls_scores_next_to_nothing_and_is_counted_once(caplog):
     found = evaluate(Toppling(), CONFIG, episodes=3)
+    # Falls are in the result; the filter's warning of each is for a robot.
+    assert not [r for r in caplog.records if r.name.startswith("deploy")]
+    assert logging.getLogger("deploy.safety_pipeline").level == logging.NOTSET
     assert all(e.fallen_s is not None and e.fallen_s < 5.0 for e in found.each)
     up = sum(e.fallen_s - 0.02 for e in found.each if e.fallen_s is not None) / 60.0
     assert found.falls_per_minute.mean == pytest.approx(3 / up)
@@ -115,7 +122,11 @@ def test_another_seed_gives_other_scores(standing):
 def test_the_json_has_the_documented_keys_and_plain_numbers(standing):
     found = json.loads(json.dumps(standing.as_json()))
     assert {"suite", "episodes", "seed", "tracking", "falls_per_minute"} <= set(found)
-    assert set(found["tracking"]) == set(found["falls_per_minute"]) == {"mean", "low", "high"}
+    assert set(found["tracking"]) == {"mean", "low", "high"}
+    falls = standing.falls_per_minute
+    assert found["falls_per_minute"] == falls.mean == 0.0
+    assert found["falls_per_minute_95"] == {"low": falls.low, "high": falls.high}
+    assert falls.high > falls.low
     assert (found["suite"], found["episodes"], found["seed"]) == ("nominal", 4, 1)
     assert len(found["each"]) == 4
 
@@ -164,12 +175,30 @@ def test_a_run_and_its_bundle_score_the_same(run, tmp_path):
     assert OnnxPolicy(read_bundle(bundle)).infer(observation)[0].shape == (3, 12)
 
 
+@pytest.mark.slow
+def test_best_and_latest_of_a_run_are_scored_on_their_own(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    root = copy / "checkpoints"
+    first, last = checkpoint_folders(root)[0], checkpoint_folders(root)[-1]
+    assert first != last
+    set_pointer(root, "best", first.name)
+    set_pointer(root, "latest", last.name)
+    best, latest = (evaluate_path(copy, which=w, episodes=1) for w in ("best", "latest"))
+    assert best.each != latest.each
+    assert latest == evaluate(
+        TorchPolicy(load_policy(copy, "latest").module, CONTRACT), CONFIG, episodes=1
+    )
+
+
 def test_a_path_that_is_neither_is_refused(tmp_path):
     with pytest.raises(FerryError, match="no run folder or bundle"):
         evaluate_path(tmp_path / "nothing")
     (tmp_path / "text.onnx").write_text("hello")
     with pytest.raises(FerryError, match="not a usable bundle"):
         evaluate_path(tmp_path / "text.onnx")
+    with pytest.raises(FerryError, match="'latest' chooses a checkpoint of a run folder"):
+        evaluate_path(tmp_path / "text.onnx", which="latest")
 
 
 def test_a_misspelt_suite_and_numbers_out_of_range_are_refused():

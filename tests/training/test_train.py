@@ -23,6 +23,7 @@ from training.checkpoint import (
     load_checkpoint,
     newest_checkpoint,
     pointed,
+    set_pointer,
 )
 from training.networks import ActorCritic
 from training.run_config import RunConfig, differences, load_run_config
@@ -354,6 +355,39 @@ def test_the_best_score_survives_a_resume(tmp_path):
     result = run(tmp_path, 4, resume=True, evaluate=lambda policy: {"score": 0.3})
     assert result.best_score == 0.8
     assert load_policy(tmp_path, "best").meta["step"] == 2 * ITERATION
+
+
+def test_a_run_killed_before_it_pointed_at_its_best_points_there_when_it_goes_on(
+    tmp_path, monkeypatch
+):
+    root = tmp_path / "checkpoints"
+    scores = iter([0.2, 0.9])
+
+    class Killed(BaseException):
+        pass
+
+    def point(root: Path, pointer: str, name: str) -> None:
+        if name.endswith(f"{2 * ITERATION:08d}"):
+            raise Killed
+        set_pointer(root, pointer, name)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("training.train.set_pointer", point)
+        every = "training.run.evaluate_every=1"
+        run(tmp_path, 2, every, evaluate=lambda policy: {"score": next(scores)})
+    assert pointed(root, "best").name == f"step_{ITERATION:08d}"
+
+    result = run(tmp_path, 3, every, resume=True, evaluate=lambda policy: {"score": 0.5})
+    assert result.best_score == 0.9
+    assert pointed(root, "best").name == f"step_{2 * ITERATION:08d}"
+
+
+def test_a_run_killed_while_it_replaced_its_newest_checkpoint_is_still_read(tmp_path):
+    run(tmp_path, 2)
+    expected = load_policy(tmp_path, "latest")
+    newest = pointed(tmp_path / "checkpoints", "latest")
+    newest.rename(newest.with_name(f".replaced_{newest.name}_{os.getpid()}"))
+    assert load_policy(tmp_path, "latest").meta == expected.meta
 
 
 def test_an_evaluation_that_fails_leaves_the_checkpoint_of_its_step(tmp_path):
