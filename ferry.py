@@ -10,18 +10,14 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
-from rich.table import Table
 from typer.core import TyperGroup
 
+from deploy.console import print_grid, print_table, writable, write_json
 from real.errors import FerryError
-
-if TYPE_CHECKING:
-    from training.demo import DemoResult
 
 #: Packages that the base install leaves out, by the pip extra that brings them.
 EXTRAS: Mapping[str, str] = {
@@ -60,29 +56,6 @@ def missing_package(package: str) -> str | None:
     return None
 
 
-def _writable(file: Path | None) -> Path | None:
-    """Refuse a file that cannot be written, before any work is done for it."""
-    if file is None or file == Path("-"):
-        return file
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        existed = file.exists()
-        with file.open("a"):
-            pass
-        if not existed:
-            file.unlink()
-    except OSError as error:
-        raise _cannot_write(file, error) from error
-    return file
-
-
-def _cannot_write(file: Path, error: OSError) -> FerryError:
-    return FerryError(
-        f"cannot write {file}: {error.strerror or error}; give --json a file in a folder you may "
-        "write to, or - for stdout"
-    )
-
-
 app = typer.Typer(
     cls=_FrontDoor,
     no_args_is_help=True,
@@ -104,7 +77,7 @@ JsonFile = Annotated[
         "--json",
         metavar="FILE",
         help="Also write the numbers here; - is stdout.",
-        callback=_writable,
+        callback=writable,
     ),
 ]
 
@@ -144,7 +117,11 @@ def demo(
 
     folder = out or new_run_dir("demo")
     result = run_demo(folder, minutes=minutes, compare=compare, seed=seed, stage=bar)
-    _print_demo(result, to_stderr=_write_json(result.as_json(), json_file))
+    quiet = write_json(result.as_json(), json_file)
+    title = "A1: trained in MuJoCo, walking in PyBullet over ROS 2"
+    print_grid(title, result.table_header(), result.table_rows(), to_stderr=quiet)
+    # Unlike a table, never wrapped: paths and commands are there to be copied.
+    typer.echo(f"report: {result.report}", err=quiet)
 
 
 @app.command()
@@ -177,7 +154,7 @@ def train(
             evaluate=selection_scorer(run_config),
             progress=progress,
         )
-    _print_table(
+    print_table(
         "Training",
         {
             "run folder": str(result.run_dir),
@@ -214,9 +191,9 @@ def evaluate(
         result = evaluate_path(
             policy, which=which, suite=suite, episodes=episodes, seed=seed, progress=progress
         )
-    to_stderr = _write_json(result.as_json(), json_file)
+    to_stderr = write_json(result.as_json(), json_file)
     tracking, falls = result.tracking, result.falls_per_minute
-    _print_table(
+    print_table(
         f"{policy} ({which}) on {result.suite}" if policy.is_dir() else f"{policy} on {suite}",
         {
             "episodes": str(result.episodes),
@@ -242,7 +219,7 @@ def export(
     from training.export import export_run
 
     report = export_run(run, out, which=which)
-    _print_table(
+    print_table(
         "Bundle",
         {
             "file": str(report.path),
@@ -267,7 +244,7 @@ def inspect(
     read = read_bundle(bundle)
     contract, command = read.contract, read.contract.command
     ranges = zip(command.names, command.low, command.high, command.units, strict=True)
-    _print_table(
+    print_table(
         str(bundle),
         {
             "robot": contract.robot,
@@ -328,7 +305,7 @@ def deploy(
             options=options or [],
             safety=safety or [],
         )
-    _print_table(f"{bundle} on {robot}", result.rows())
+    print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:
         raise typer.Exit(1)
 
@@ -354,42 +331,7 @@ def bench_sim(
         print(json.dumps(result))
         return
     shown = {k: f"{v:,.3f}" if isinstance(v, float) else str(v) for k, v in result.items()}
-    _print_table("Simulation speed", shown)
-
-
-def _print_demo(result: DemoResult, *, to_stderr: bool) -> None:
-    console = Console(stderr=to_stderr)
-    table = Table(title="A1: trained in MuJoCo, walking in PyBullet over ROS 2")
-    for heading in result.table_header():
-        table.add_column(heading)
-    for row in result.table_rows():
-        table.add_row(*row)
-    console.print(table)
-    # Unlike a table, never wrapped: paths and commands are there to be copied.
-    typer.echo(f"report: {result.report}", err=to_stderr)
-
-
-def _print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False) -> None:
-    table = Table(title=title, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row(name, value)
-    Console(stderr=to_stderr).print(table)
-
-
-def _write_json(data: Mapping[str, Any], file: Path | None) -> bool:
-    """Write the numbers where they are wanted; whether that is stdout, which then is theirs."""
-    text = json.dumps(data, indent=2)
-    if file == Path("-"):
-        print(text)
-        return True
-    if file is not None:
-        try:
-            file.write_text(text + "\n")
-        except OSError as error:
-            raise _cannot_write(file, error) from error
-    return False
+    print_table("Simulation speed", shown)
 
 
 def main() -> None:

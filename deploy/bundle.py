@@ -19,7 +19,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from deploy.onnx_file import BundleError, read_onnx
-from real.contract import Golden, PolicyContract, finite_contract
+from real.contract import Golden, PolicyContract
 from real.errors import FerryError
 from real.observation import SOURCES
 
@@ -181,7 +181,7 @@ def _contract(text: str) -> PolicyContract:
 
 def contract_problems(contract: PolicyContract) -> list[str]:
     """Everything that is wrong with a contract on its own, whatever robot it meets."""
-    bad = [f"{name} is not a number" for name in finite_contract(contract)]
+    bad = [f"{name} is not a number" for name in not_numbers(contract)]
     names = [j.name for j in contract.actuated]
 
     def require(holds: bool, what: str) -> None:
@@ -290,3 +290,20 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
                     f"this computer does not reproduce its golden vectors: {name} is off by "
                     f"{error:.2g}, allowed {TOLERANCE:.0e}"
                 )
+
+
+def not_numbers(contract: PolicyContract) -> list[str]:
+    """Names of numbers that are NaN (never allowed) in a contract."""
+    bad: list[str] = []
+    for joint in contract.joints:
+        for field in dataclasses.fields(joint):
+            value = getattr(joint, field.name)
+            if isinstance(value, float) and math.isnan(value) and joint.actuated:
+                bad.append(f"{joint.name}.{field.name}")
+    for key, values in (
+        ("action.scale", contract.action.scale),
+        ("action.offset", contract.action.offset),
+    ):
+        if not np.isfinite(values).all():
+            bad.append(key)
+    return bad

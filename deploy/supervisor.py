@@ -266,10 +266,7 @@ def deploy(
     except FerryError:
         shutil.rmtree(log_dir)
         raise
-    files: dict[str, Path] = {}
-    if plan is not None:
-        files = {"schedule": log_dir / "schedule.json", "report": log_dir / "operator.json"}
-        plan.save(files["schedule"])
+    files = _operator_files(plan, log_dir)
     described = graph(
         bundle,
         cleared.choice,
@@ -287,10 +284,8 @@ def deploy(
         bundle_sha256=cleared.bundle.sha256,
     )
     if on_status is not None:
-        domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
-        on_status(f"ROS domain id: {domain}; logs of the nodes: {log_dir}")
-        if plan is None:
-            on_status("nobody arms this robot: call the service /arm when it may move")
+        for line in _opening(described, log_dir, armed=plan is not None):
+            on_status(line)
     limit = seconds if plan is None else None
     report = run_graph(
         described, seconds=limit, on_status=on_status, progress=progress, log_dir=log_dir
@@ -308,6 +303,21 @@ def _plan(cleared: Cleared, schedule: Schedule | None, seconds: float | None) ->
     if not cleared.choice.simulated:
         return None
     return tour(cleared.bundle.contract.command, seconds=60.0 if seconds is None else seconds)
+
+
+def _operator_files(plan: Schedule | None, folder: Path) -> dict[str, Path]:
+    """Files by which the operator node is told and tells; none without a plan."""
+    if plan is None:
+        return {}
+    files = {"schedule": folder / "schedule.json", "report": folder / "operator.json"}
+    plan.save(files["schedule"])
+    return files
+
+
+def _opening(described: Graph, log_dir: Path, *, armed: bool) -> list[str]:
+    domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
+    lines = [f"ROS domain id: {domain}; logs of the nodes: {log_dir}"]
+    return lines if armed else [*lines, "nobody arms this robot: call /arm when it may move"]
 
 
 def _metadata(cleared: Cleared, robot: str) -> dict[str, str]:

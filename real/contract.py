@@ -312,23 +312,6 @@ class PolicyContract:
             )
 
 
-def finite_contract(contract: PolicyContract) -> list[str]:
-    """Names of numbers that are NaN (never allowed) in a contract."""
-    bad: list[str] = []
-    for joint in contract.joints:
-        for field in dataclasses.fields(joint):
-            value = getattr(joint, field.name)
-            if isinstance(value, float) and math.isnan(value) and joint.actuated:
-                bad.append(f"{joint.name}.{field.name}")
-    for key, values in (
-        ("action.scale", contract.action.scale),
-        ("action.offset", contract.action.offset),
-    ):
-        if not np.isfinite(values).all():
-            bad.append(key)
-    return bad
-
-
 @functools.cache
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.bundle import not_numbers
 from real.action import ActionSpec
 from real.contract import (
     CONTRACT_VERSION,
     CommandLimits,
     PolicyContract,
     RobotContract,
-    finite_contract,
 )
 from real.errors import ContractMismatch, FerryError
 from real.observation import ObservationSpec, make_term
@@ -211,5 +211,5 @@ def test_numbers_that_are_nan_are_named(robot):
     joints = list(robot.joints)
     joints[5] = dataclasses.replace(joints[5], kd=math.nan)
     action = dataclasses.replace(ActionSpec.from_robot(robot, clip=1.0), offset=(math.nan,) * 12)
-    bad = finite_contract(contract_of(robot, joints=tuple(joints), action=action))
+    bad = not_numbers(contract_of(robot, joints=tuple(joints), action=action))
     assert bad == ["FL_lower_joint.kd", "action.offset"]
