@@ -142,6 +142,10 @@ def train(
     from training.train import load_run_config, new_run_dir
     from training.train import train as run
 
+    if resume and out is None:
+        raise FerryError("--resume goes on with a run that exists: name its folder with --out")
+    if minutes == 0.0:
+        raise FerryError("--minutes is 0, expected a number > 0 (stop after this wall time)")
     run_config = load_run_config(config, overrides or [])
     folder = out or new_run_dir(run_config.name)
     with bar("training") as progress:
@@ -164,7 +168,7 @@ def train(
         },
     )
     if result.interrupted:
-        typer.echo(f"go on: ferry train {config} --out {folder} --resume")
+        typer.echo(f"go on: ferry train {folder / 'config.yaml'} --out {folder} --resume")
         raise typer.Exit(130)
     typer.echo(f"next: ferry evaluate {folder} --suite pybullet")
 

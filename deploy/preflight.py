@@ -124,10 +124,15 @@ def _check_plugin(choice: RobotChoice) -> RobotChoice:
         ) from error
     kind = getattr(module, class_name, None)
     if kind is None:
-        known = [n for n in dir(module) if not n.startswith("_")]
+        known = [n for n, value in vars(module).items() if isinstance(value, type)]
         raise FerryError(
             f"robot plug-in {choice.plugin!r}: {module_name} has no {class_name!r}"
             f"{nearest(class_name, known)}"
+        )
+    if not isinstance(kind, type):
+        raise FerryError(
+            f"robot plug-in {choice.plugin!r}: {class_name!r} is a {type(kind).__name__}; expected "
+            "a class with the methods of real.robot_io.RobotIO"
         )
     simulated = getattr(kind, "simulated", False) is True
     return RobotChoice(choice.plugin, simulated=simulated, options=choice.options)
@@ -144,3 +149,12 @@ def _check_record(path: Path) -> None:
         raise FerryError(f"recording {path} exists already; give another name")
     if not path.absolute().parent.is_dir():
         raise FerryError(f"recording {path}: there is no folder {path.absolute().parent}")
+    try:
+        # Only trying tells: permissions say nothing about root, read-only and virtual file systems.
+        path.touch(exist_ok=False)
+        path.unlink()
+    except OSError as error:
+        raise FerryError(
+            f"recording {path} cannot be written: {error.strerror or error}; give a name in a "
+            "folder you may write to"
+        ) from error

@@ -58,7 +58,7 @@ class Supervisor:
         self.errors: dict[str, str] = {}
         self.started_s = time.monotonic()
         self._on_status: Status = on_status or logger.info
-        self._readers: list[threading.Thread] = []
+        self._readers: dict[str, threading.Thread] = {}
         self._environment: Mapping[str, str] = {}
         self._stopping = False
 
@@ -117,6 +117,8 @@ class Supervisor:
 
     def why_ended(self, node: NodeSpec, code: int) -> str:
         """One sentence on the end of a node: its own words, or the last lines of its log."""
+        # Its last words may still be on the way through the pipe.
+        self._readers[node.name].join(timeout=1.0)
         self._drain()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended ({code})"
         said = self.errors.get(node.name) or "\n  ".join(self._tail(node.name))
@@ -146,7 +148,7 @@ class Supervisor:
         for process in self.processes.values():
             if process.stdin is not None:
                 process.stdin.close()
-        for reader in self._readers:
+        for reader in self._readers.values():
             reader.join(timeout=1.0)
         self._drain()
 
@@ -171,7 +173,7 @@ class Supervisor:
         self.processes[node.name] = process
         reader = threading.Thread(target=self._read, args=(node.name, process), daemon=True)
         reader.start()
-        self._readers.append(reader)
+        self._readers[node.name] = reader
 
     def _read(self, name: str, process: subprocess.Popen[bytes]) -> None:
         """Turn a node's standard output into events; what is no event goes to its log."""

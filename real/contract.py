@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from real.action import ActionSpec
 from real.errors import ContractMismatch, FerryError
@@ -322,7 +322,12 @@ def _parse(kind: type[T], body: Mapping[str, Any]) -> T:
 
     That one comparison finds unknown fields, text in place of numbers, and any loss.
     """
-    parsed = cast("T", _adapter(kind).validate_python(body))
+    try:
+        parsed = cast("T", _adapter(kind).validate_python(body))
+    except ValidationError as error:
+        # pydantic's own text is for programmers: it spans lines and ends in a link.
+        wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise ValueError("; ".join(wrong)) from error
     again = json.loads(json.dumps(dataclasses.asdict(cast("Any", parsed))))
     for key, value in body.items():
         if json.dumps(again.get(key), sort_keys=True) != json.dumps(value, sort_keys=True):

@@ -218,6 +218,8 @@ def _check_names(config: RobotConfig, described: Description, path: Path) -> Non
             f"{path}: {described.path} has joints that the robot file does not list: "
             f"{', '.join(left_out)}; list each, with `actuated: false` if it has no motor"
         )
+    if twins := sorted({foot for foot in config.feet if config.feet.count(foot) > 1}):
+        raise FerryError(f"{path}: feet: expected every link once, found twice: {', '.join(twins)}")
     named = [config.base.link, *config.feet]
     named += [link for link in (config.imu_link, config.end_effector) if link is not None]
     for link in named:

@@ -52,6 +52,10 @@ def check_rewards(rewards: dict[str, RewardConfig]) -> dict[str, RewardConfig]:
                     f"reward term {name!r} has no parameter {key!r}{nearest(key, known)}; "
                     f"it has: {', '.join(known) or 'none'}"
                 )
+        sigma = config.params.get("sigma", 1.0)
+        if sigma <= 0.0:
+            # The width of a kernel: zero divides by it, and a negative one rewards the error.
+            raise ConfigError(f"reward term {name!r}: sigma is {sigma:g}, expected a number > 0")
     return rewards
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,6 +47,24 @@ def _one_of(what: str, known: Iterable[str]) -> Callable[[str], str]:
         return name
 
     return check
+
+
+def _one_word(name: str) -> str:
+    """A validator that refuses what cannot be part of a folder's name, as of a new run."""
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+        raise ConfigError(
+            f"the name {name!r} begins the name of run folders; expected letters, digits, '_', '-' "
+            "and '.' only"
+        )
+    return name
+
+
+def _no_twins(names: tuple[str, ...]) -> tuple[str, ...]:
+    """A validator that refuses a name given twice."""
+    twins = sorted({name for name in names if names.count(name) > 1})
+    if twins:
+        raise ConfigError(f"expected every name once, found twice: {', '.join(twins)}")
+    return names
 
 
 RewardName = Annotated[str, AfterValidator(_one_of("reward term", TERMS))]
@@ -90,17 +109,18 @@ class EnvConfig(Config):
     """A task file, ``configs/*.yaml``. The ``training`` section means nothing to the simulator."""
 
     schema_version: Literal[1]
-    name: str = Field(min_length=1)
+    name: Annotated[str, AfterValidator(_one_word)] = Field(min_length=1)
     robot: str = Field(description="name in configs/robots, or a file")
     sim: SimConfig = SimConfig()
-    episode_s: float = Field(gt=0.0, description="time limit, a truncation [s]")
+    # A day is far beyond any task, and far below what a step counter overflows at.
+    episode_s: float = Field(gt=0.0, le=86400.0, description="time limit, a truncation [s]")
     randomize_episode_phase: bool = Field(
         default=False,
         description="whole resets start in the middle of an episode, so that time-outs spread out",
     )
     start: StartConfig = StartConfig()
     observation: dict[ObservationName, ObsTermConfig] = Field(min_length=1)
-    critic: tuple[CriticName, ...] = Field(
+    critic: Annotated[tuple[CriticName, ...], AfterValidator(_no_twins)] = Field(
         default=(), description="privileged terms that follow the policy's for the critic"
     )
     action: ActionConfig

@@ -28,7 +28,7 @@ class FallConfig(Config):
 
     enabled: bool = True
     tilt_rad: float = Field(
-        default=FALL_TILT_RAD, gt=0.0, description="tilt above this is a fall [rad]"
+        default=FALL_TILT_RAD, gt=0.0, lt=3.1416, description="tilt above this is a fall [rad]"
     )
     low_s: float = Field(
         default=FALL_LOW_S, ge=0.0, description="base low for this long is a fall [s]"

@@ -154,6 +154,27 @@ def test_an_unknown_config_lists_those_that_ship() -> None:
     assert_refused(run("train", "a1_wlak"), "a1_wlak", "did you mean 'a1_walk'")
 
 
+def test_training_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    assert_refused(run("train", "a1_walk", "--resume"), "--resume", "--out")
+    nothing = run("train", "a1_walk", "--minutes", "0", "--out", str(tmp_path / "run"))
+    assert_refused(nothing, "--minutes is 0", "> 0")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["sim.worlds=2", "training.horizon=3", "training.ppo.minibatches=7"], "has 6 samples"),
+        (["training.ppo.min_learning_rate=0.1"], "found 0.1, 0.0003, 0.01"),
+    ],
+)
+def test_training_values_that_contradict_each_other_are_refused(
+    overrides: list[str], words: str
+) -> None:
+    result = run("train", "a1_walk", *(part for text in overrides for part in ("--set", text)))
+    assert_refused(result, words)
+
+
 @pytest.mark.parametrize("command", ["evaluate", "export"])
 def test_a_run_folder_without_checkpoints_is_one_sentence(command: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -318,7 +339,9 @@ def test_an_interrupted_training_keeps_a_checkpoint_and_says_how_to_go_on(tmp_pa
         process.kill()
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
-    assert f"\ngo on: ferry train a1_walk --out {folder} --resume\n" in stdout
+    # Not a1_walk: with other values by --set, as here, that would be refused on resuming.
+    hint = f"ferry train {folder / 'config.yaml'} --out {folder} --resume"
+    assert f"\ngo on: {hint}\n" in stdout
     assert list((folder / "checkpoints").glob("step_*"))
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from real.config import Config, config_dict, load_config
+from real.errors import ConfigError
 from sim.task import EnvConfig
 from training.networks import NetworkConfig
 from training.ppo import PpoConfig
@@ -43,12 +45,37 @@ class TrainingConfig(Config):
     symmetry: SymmetryConfig = SymmetryConfig()
     run: RunLength = RunLength()
 
+    @model_validator(mode="after")
+    def _rates_are_in_order(self) -> Self:
+        low, start, high = (
+            self.ppo.min_learning_rate,
+            self.ppo.learning_rate,
+            self.ppo.max_learning_rate,
+        )
+        # Without a KL to aim at the rate stays where it starts, and the bounds are not used.
+        if self.ppo.desired_kl is not None and not low <= start <= high:
+            raise ConfigError(
+                "training.ppo: expected min_learning_rate <= learning_rate <= max_learning_rate, "
+                f"found {low:g}, {start:g}, {high:g}"
+            )
+        return self
+
 
 class RunConfig(EnvConfig):
     """A task file as the trainer reads it."""
 
     # The simulator passes the section through unread; here it has a type.
     training: TrainingConfig = TrainingConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    @model_validator(mode="after")
+    def _every_minibatch_has_samples(self) -> Self:
+        samples = self.sim.worlds * self.training.horizon
+        if self.training.ppo.minibatches > samples:
+            raise ConfigError(
+                f"training.ppo.minibatches is {self.training.ppo.minibatches}, but a rollout of "
+                f"sim.worlds * training.horizon has {samples} samples; expected no more minibatches"
+            )
+        return self
 
 
 #: Where two configurations may differ and still be the same run.

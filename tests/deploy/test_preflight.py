@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,7 @@ def test_what_is_right_passes(bundle, tmp_path):
     cleared = preflight(bundle, LOOP, record=tmp_path / "new.mcap")
     assert cleared.bundle.contract.robot == cleared.robot.robot == "a1"
     assert cleared.choice == LOOP
+    assert not (tmp_path / "new.mcap").exists()
 
 
 @pytest.mark.ros
@@ -87,6 +89,8 @@ def test_a_driver_says_by_its_class_whether_it_is_simulated(bundle):
         ("no_package.driver:Robot", "no_package"),
         ("driver_of_mine:Robto", "did you mean 'Robot'"),
         ("broken_driver:Robot", "OSError: no such device"),
+        ("real.loopback:nq", r"has no 'nq'$"),
+        ("json:dumps", "'dumps' is a function; expected a class"),
     ],
 )
 def test_a_driver_that_cannot_be_had_is_named(bundle, robot, words):
@@ -103,6 +107,9 @@ def test_a_recording_that_exists_or_has_no_folder_is_refused_before_anything_sta
         preflight(bundle, LOOP, record=tmp_path / "old.mcap")
     with pytest.raises(FerryError, match="there is no folder"):
         preflight(bundle, LOOP, record=tmp_path / "none" / "new.mcap")
+    # /proc is a folder in which nobody, not even root, can make a file.
+    with pytest.raises(FerryError, match="cannot be written"):
+        preflight(bundle, LOOP, record=Path("/proc/new.mcap"))
 
 
 @pytest.mark.parametrize("missing", ["rclpy", "nav_msgs"])

@@ -98,7 +98,7 @@ def test_a_contract_needs_complete_limits(robot):
         ({"schema_version": CONTRACT_VERSION + 1}, "schema version 2"),
         ({"schema_version": None}, "schema version None"),
         ({"unheard_of": 1}, "unheard_of"),
-        ({"joints": [{"name": "x"}]}, "missing"),
+        ({"joints": [{"name": "x"}]}, r"joints\.0\.kind: Field required"),
         ({"observation": {}}, "terms"),
     ],
 )
@@ -117,6 +117,13 @@ def test_a_text_that_is_no_contract_is_refused(text):
 
 
 # ------------------------------------------------------------------ robot and policy
+
+
+def test_a_missing_value_is_named_on_one_line(robot):
+    body = json.loads(contract_of(robot).to_json())
+    del body["joints"][2]["kp"]
+    with pytest.raises(ContractMismatch, match=r"not readable: joints\.2\.kp: Field required$"):
+        PolicyContract.from_json(json.dumps(body))
 
 
 def test_a_robot_contract_survives_json_and_notices_a_change(robot):

@@ -160,6 +160,12 @@ def test_a_default_pose_outside_the_limits_is_refused(robot_file):
         load_robot(robot_file)
 
 
+def test_a_foot_listed_twice_is_refused_by_name(robot_file):
+    edited(robot_file, "imu_link: null", "imu_link: null\nfeet: [base, base]")
+    with pytest.raises(FerryError, match="found twice: base"):
+        load_robot(robot_file)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -73,6 +73,11 @@ def test_every_number_in_the_file_has_its_reason_beside_it() -> None:
         ("vx: [-0.8, 1.2]", "vx: [1.2, -0.8]", "vx:", "is empty; expected low <= high"),
         ("lift: 0.02", "lift: high", "lift:", "high"),
         ("tilt_rad: 1.0", "tilt_rad: -1.0", "tilt_rad", "tilt_rad"),
+        ("tilt_rad: 1.0", "tilt_rad: 57.3", "tilt_rad", "< 3.1416"),
+        ("episode_s: 20.0", "episode_s: 1.0e+300", "episode_s", "<= 86400"),
+        ("- base_height", "- base_height\n  - base_height", "critic:", "twice: base_height"),
+        ("name: a1_walk", "name: ../a1_walk", "name:", "begins the name of run folders"),
+        ("{sigma: 0.25}", "{sigma: 0.0}", "rewards:", "'track_lin_vel': sigma is 0, expected"),
     ],
 )
 def test_a_mistake_is_reported_at_its_line(
