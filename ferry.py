@@ -1,63 +1,23 @@
 """Ferry's command line: the front door. It reads options, calls a room and prints; no more.
 
-Rooms are imported inside the commands, so that a robot computer without torch and MuJoCo can run
-``ferry deploy``, and ``ferry --help`` is quick.
+Rooms are imported inside the commands, so that a robot computer needs no torch and no MuJoCo.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.logging import RichHandler
-from typer.core import TyperGroup
 
-from deploy.console import print_grid, print_table, writable, write_json
+from deploy.console import FrontDoor, print_grid, print_table, writable, write_json
 from real.errors import FerryError
 
-#: Packages that the base install leaves out, by the pip extra that brings them.
-EXTRAS: Mapping[str, str] = {
-    "train": "torch mujoco onnx gymnasium safetensors tensorboard scipy matplotlib PIL",
-    "pybullet": "pybullet pybullet_data",
-    "ros": "rclpy builtin_interfaces diagnostic_msgs geometry_msgs nav_msgs rosgraph_msgs "
-    "sensor_msgs std_msgs std_srvs",
-    "cluster": "ray",
-}
-
-
-class _FrontDoor(TyperGroup):
-    """Turns a mistake that the user can mend into one sentence and exit code 2."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except FerryError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from error
-        except ModuleNotFoundError as error:
-            hint = missing_package((error.name or "").partition(".")[0])
-            if hint is None:
-                raise
-            typer.echo(f"error: {hint}", err=True)
-            raise typer.Exit(2) from error
-
-
-def missing_package(package: str) -> str | None:
-    """What to install for a package that is not there; None if no extra brings it."""
-    for extra, packages in EXTRAS.items():
-        if package in packages.split():
-            return (
-                f"{package} is not installed; this command needs it: pip install 'ferry[{extra}]'"
-            )
-    return None
-
-
 app = typer.Typer(
-    cls=_FrontDoor,
+    cls=FrontDoor,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -74,10 +34,7 @@ Overrides = Annotated[
 JsonFile = Annotated[
     Path | None,
     typer.Option(
-        "--json",
-        metavar="FILE",
-        help="Also write the numbers here; - is stdout.",
-        callback=writable,
+        "--json", metavar="FILE", help="Also write the numbers; - is stdout.", callback=writable
     ),
 ]
 
@@ -132,24 +89,41 @@ def train(
     resume: Annotated[bool, typer.Option(help="Go on from the run folder's newest state.")] = False,
     minutes: Annotated[float | None, typer.Option(min=0.0, help="Stop after this long.")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Stop after as many env steps.")] = None,
+    runtime: Annotated[
+        Literal["serial", "ray"],
+        typer.Option(help="serial: in turns, repeatable; ray: actors and learner side by side."),
+    ] = "serial",
+    actors: Annotated[
+        int | None, typer.Option(min=1, help="Actors of the ray runtime; else CPUs - 1.")
+    ] = None,
+    evaluators: Annotated[
+        int | None, typer.Option(min=0, help="Evaluators of the ray runtime; else 1.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster.")
+    ] = None,
 ) -> None:
     """Train a policy with PPO in randomised simulation.
 
-    Example: `ferry train a1_walk --set training.seed=3 --minutes 10 --out runs/a1`
+    Example: `ferry train a1_walk --set training.seed=3 --minutes 10 --out runs/a1`, or
+    `ferry train a1_walk --runtime ray --actors 4`
     """
+    from training import train as room
     from training.evaluator import selection_scorer
     from training.progress import bar
-    from training.train import load_run_config, new_run_dir
-    from training.train import train as run
 
     if resume and out is None:
         raise FerryError("--resume goes on with a run that exists: name its folder with --out")
     if minutes == 0.0:
         raise FerryError("--minutes is 0, expected a number > 0 (stop after this wall time)")
-    run_config = load_run_config(config, overrides or [])
-    folder = out or new_run_dir(run_config.name)
+    crew = (("actors", actors), ("evaluators", evaluators))
+    given = [f"training.runtime.{k}={v}" for k, v in crew if v is not None]
+    if given and runtime == "serial":
+        raise FerryError("--actors and --evaluators are of the ray runtime: add --runtime ray")
+    run_config = room.load_run_config(config, [*(overrides or []), *given])
+    folder = out or room.new_run_dir(run_config.name)
     with bar("training") as progress:
-        result = run(
+        result = room.train(
             run_config,
             folder,
             resume=resume,
@@ -157,20 +131,14 @@ def train(
             steps=steps,
             evaluate=selection_scorer(run_config),
             progress=progress,
+            runtime=runtime,
+            address=address,
         )
-    print_table(
-        "Training",
-        {
-            "run folder": str(result.run_dir),
-            "time": f"{result.training_s:.0f} s",
-            "env steps": f"{result.steps:,}",
-            "best tracking": "-" if result.best_score is None else f"{result.best_score:.3f}",
-        },
-    )
+    print_table("Training", result.rows())
     if result.interrupted:
         typer.echo(f"go on: ferry train {folder / 'config.yaml'} --out {folder} --resume")
         raise typer.Exit(130)
-    typer.echo(f"next: ferry evaluate {folder} --suite pybullet")
+    typer.echo(f"next: ferry evaluate {folder}")
 
 
 @app.command()
@@ -196,16 +164,9 @@ def evaluate(
             policy, which=which, suite=suite, episodes=episodes, seed=seed, progress=progress
         )
     to_stderr = write_json(result.as_json(), json_file)
-    tracking, falls = result.tracking, result.falls_per_minute
     print_table(
         f"{policy} ({which}) on {result.suite}" if policy.is_dir() else f"{policy} on {suite}",
-        {
-            "episodes": str(result.episodes),
-            "seed": str(result.seed),
-            "tracking (95 %)": f"{tracking.mean:.3f} [{tracking.low:.3f}, {tracking.high:.3f}]",
-            "falls per minute (95 %)": f"{falls.mean:.2f} [{falls.low:.2f}, {falls.high:.2f}]",
-            "commands clamped": f"{100.0 * result.clamped_share:.1f} %",
-        },
+        result.rows(),
         to_stderr=to_stderr,
     )
 
@@ -245,25 +206,7 @@ def inspect(
     """
     from deploy.bundle import read_bundle
 
-    read = read_bundle(bundle)
-    contract, command = read.contract, read.contract.command
-    ranges = zip(command.names, command.low, command.high, command.units, strict=True)
-    print_table(
-        str(bundle),
-        {
-            "robot": contract.robot,
-            "control period": f"{contract.control_dt_s} s",
-            "joints": ", ".join(contract.joint_names),
-            "observation": ", ".join(f"{t.name}[{t.dim}]" for t in contract.observation.terms),
-            "action": f"{contract.action.kind}[{contract.action.dim}]",
-            "takes": ", ".join(f"{n} {low:g}..{high:g} {u}" for n, low, high, u in ranges),
-            "policy version": str(contract.policy_version),
-            "commit": contract.git_sha,
-            "config hash": contract.config_hash,
-            **contract.provenance,
-            "sha256": read.sha256,
-        },
-    )
+    print_table(str(bundle), read_bundle(bundle).rows())
 
 
 @app.command()
@@ -312,6 +255,63 @@ def deploy(
     print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:
         raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    cores: Annotated[int, typer.Option(min=2, help="CPU cores of the cluster.")],
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of the cluster.")] = 0,
+    config: Annotated[str, typer.Option(help="The task to plan for.")] = "a1_walk",
+    overrides: Overrides = None,
+    rates: Annotated[
+        Path | None, typer.Option(help="Measured rates (YAML); else measured here.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Simulate asynchronous training on a cluster: throughput, lag, and what limits it.
+
+    Example: `ferry plan --cores 6144 --gpus 8`
+    """
+    from training.plan import plan as run
+    from training.progress import bar
+    from training.rates import measure_rates, read_rates
+    from training.run_config import load_run_config
+
+    run_config = load_run_config(config, overrides or [])
+    with bar("planning") as progress:
+        measured = read_rates(rates) if rates else measure_rates(run_config, progress=progress)
+        result = run(cores, gpus, config=run_config, rates=measured)
+    quiet = write_json(result.as_json(), Path("-") if as_json else None)
+    print_table(f"{config} on {cores} cores and {gpus} GPUs", result.rows(), to_stderr=quiet)
+
+
+@app.command()
+def ablate(
+    config: Annotated[str, typer.Argument(help="A task file or shipped name.")],
+    over: Annotated[Path, typer.Option(help="The grid, e.g. configs/ablations/staleness.yaml.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of every cell.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/ablation"),
+    report: Annotated[Path | None, typer.Option(help="Report; else report.md in --out.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train every cell of a grid and report the differences; go on where it stopped.
+
+    Example: `ferry ablate cartpole_balance --over configs/ablations/staleness.yaml --seeds 5`
+    """
+    from training.ablate import ablate as run
+    from training.progress import bar
+
+    with bar("ablation") as progress:
+        done = run(
+            config,
+            over,
+            seeds=seeds,
+            out=out,
+            report=report,
+            overrides=overrides or [],
+            progress=progress,
+        )
+    typer.echo(f"{done.finished} of {done.total} runs; report: {done.report}")
 
 
 @bench_app.command("sim")

@@ -83,6 +83,24 @@ class Bundle:
             )
         return self
 
+    def rows(self) -> dict[str, str]:
+        """What the policy was trained for and where it is from, for people."""
+        contract, command = self.contract, self.contract.command
+        ranges = zip(command.names, command.low, command.high, command.units, strict=True)
+        return {
+            "robot": contract.robot,
+            "control period": f"{contract.control_dt_s} s",
+            "joints": ", ".join(contract.joint_names),
+            "observation": ", ".join(f"{t.name}[{t.dim}]" for t in contract.observation.terms),
+            "action": f"{contract.action.kind}[{contract.action.dim}]",
+            "takes": ", ".join(f"{n} {low:g}..{high:g} {u}" for n, low, high, u in ranges),
+            "policy version": str(contract.policy_version),
+            "commit": contract.git_sha,
+            "config hash": contract.config_hash,
+            **contract.provenance,
+            "sha256": self.sha256,
+        }
+
 
 def read_bundle(path: str | Path) -> Bundle:
     """Read and verify a bundle.

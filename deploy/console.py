@@ -1,4 +1,4 @@
-"""What the command line prints: tables for people, JSON for programs."""
+"""The command line's manners: how mistakes are told, tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,46 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
 from real.errors import FerryError
+
+#: Packages that the base install leaves out, by the pip extra that brings them.
+EXTRAS: Mapping[str, str] = {
+    "train": "torch mujoco onnx gymnasium safetensors tensorboard scipy matplotlib PIL",
+    "pybullet": "pybullet pybullet_data",
+    "ros": "rclpy builtin_interfaces diagnostic_msgs geometry_msgs nav_msgs rosgraph_msgs "
+    "sensor_msgs std_msgs std_srvs",
+    "cluster": "ray",
+}
+
+
+class FrontDoor(TyperGroup):
+    """Turns a mistake that the user can mend into one sentence and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; exit with 2 where the user can do something about it."""
+        try:
+            return super().invoke(ctx)
+        except FerryError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+        except ModuleNotFoundError as error:
+            hint = missing_package((error.name or "").partition(".")[0])
+            if hint is None:
+                raise
+            typer.echo(f"error: {hint}", err=True)
+            raise typer.Exit(2) from error
+
+
+def missing_package(package: str) -> str | None:
+    """What to install for a package that is not there; None if no extra brings it."""
+    for extra, packages in EXTRAS.items():
+        if package in packages.split():
+            return (
+                f"{package} is not installed; this command needs it: pip install 'ferry[{extra}]'"
+            )
+    return None
 
 
 def writable(file: Path | None) -> Path | None:

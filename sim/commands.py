@@ -1,11 +1,12 @@
-"""Velocity commands: what the robot is asked to do, in training, evaluation and demonstration.
+"""Commands: what the robot is asked to do, in training, evaluation and demonstration.
 
-A command is (vx, vy, wz) in the base frame [m/s, m/s, rad/s], held for a while, then drawn again.
+A velocity command is (vx, vy, wz) in the base frame [m/s, m/s, rad/s], held for a while, then drawn
+again. A task that asks for one thing only, such as to keep a pole upright, has none: dimension 0.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from real.config import Config
 from real.contract import CommandLimits
-from real.errors import ConfigError
+from real.errors import ConfigError, FerryError
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
@@ -55,6 +56,86 @@ class CommandConfig(Config):
             high=tuple(r[1] for r in ranges),
             units=("m/s", "m/s", "rad/s"),
         )
+
+
+def command_limits(config: CommandConfig | None) -> CommandLimits:
+    """Names, ranges and units of a task's command, for the contract; empty for a task without."""
+    if config is None:
+        return CommandLimits(names=(), low=(), high=(), units=())
+    return config.limits()
+
+
+def velocity_command(config: CommandConfig | None, task: str) -> CommandConfig:
+    """The velocity command of a task that must have one.
+
+    Raises:
+        FerryError: it has none.
+    """
+    if config is None:
+        raise FerryError(
+            f"task {task!r} has no velocity command (`command: null`), and nobody can drive its "
+            "robot; expected a task such as a1_walk"
+        )
+    return config
+
+
+class Commands(Protocol):
+    """The commands of N worlds.
+
+    Attributes:
+        value: ``[N, C]`` in force; written in place, so copy what you keep.
+    """
+
+    value: Array
+
+    def reset(self, rows: Ids) -> None:
+        """Begin anew in worlds ``rows``."""
+        ...
+
+    def step(self) -> None:
+        """Advance one control step."""
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """What a continuation needs, copied. The generators are saved by their owner."""
+        ...
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        ...
+
+
+class NoCommands:
+    """Commands of a task that has none, ``[N, 0]``; draws nothing."""
+
+    def __init__(self, num: int) -> None:
+        self.value: Array = np.zeros((num, 0))
+
+    def reset(self, rows: Ids) -> None:
+        """See :class:`Commands`."""
+
+    def step(self) -> None:
+        """See :class:`Commands`."""
+
+    def state_dict(self) -> dict[str, NDArray[np.generic]]:
+        """Nothing."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
+        """See :class:`Commands`."""
+
+
+def make_commands(
+    config: CommandConfig | None,
+    num: int,
+    rngs: list[np.random.Generator],
+    *,
+    control_dt_s: float,
+) -> Commands:
+    """The commands of N worlds of a task; see :class:`VelocityCommands`."""
+    if config is None:
+        return NoCommands(num)
+    return VelocityCommands(config, num, rngs, control_dt_s=control_dt_s)
 
 
 class VelocityCommands:

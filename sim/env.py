@@ -20,7 +20,7 @@ from real.observation import ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 from sim import streams
-from sim.commands import VelocityCommands
+from sim.commands import command_limits, make_commands
 from sim.engine import WorldState
 from sim.episodes import Episodes
 from sim.measure import Measure
@@ -71,7 +71,7 @@ class VecEnv:
         self.num_envs: int = engine.num
         self.observation_spec: ObservationSpec = observation_spec(config, robot)
         self.action_spec: ActionSpec = action_spec(config, robot)
-        self.command_limits: CommandLimits = config.command.limits()
+        self.command_limits: CommandLimits = command_limits(config.command)
         self._stream = stream
         self._rngs = streams.make_streams(seed, self.num_envs, stream=stream)
         self._make_parts()
@@ -91,13 +91,17 @@ class VecEnv:
             config.randomize, self.engine, control_dt_s=dt, rngs=rngs["domain"]
         )
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=len(robot.joints))
-        self._commands = VelocityCommands(config.command, num, rngs["command"], control_dt_s=dt)
-        # A new engine stands in the default pose.
-        feet = self.engine.state().foot_position_w[0]
+        self._commands = make_commands(config.command, num, rngs["command"], control_dt_s=dt)
+        feet = self.engine.state().foot_position_w[0]  # a new engine stands in the default pose
         self._measure = Measure(robot, num, feet_b=feet, soft_limit=config.soft_limit)
         self._rewards = RewardTable(config.rewards, control_dt_s=dt, feet=len(feet))
         self._terminations = Terminations(
-            config.terminations, num, fall_height_m=robot.fall_height_m, control_dt_s=dt
+            config.terminations,
+            num,
+            fall_height_m=robot.fall_height_m,
+            joints=robot.joint_names,
+            q_default=robot.q_default,
+            control_dt_s=dt,
         )
         self._episodes = Episodes(
             num, limit=max(1, round(config.episode_s / dt)), parts=self._rewards.names
@@ -176,8 +180,6 @@ class VecEnv:
             episode=episode,
         )
 
-    # -------------------------------------------------------------- parts of a step
-
     def _clip(self, actions: NDArray[np.floating]) -> Array:
         """The action as it is executed and observed; a policy that gives NaN stops here."""
         expected = (self.num_envs, self.action_dim)
@@ -200,11 +202,12 @@ class VecEnv:
             conditions = self._terminations.check(
                 gravity_b,
                 world.position_w[:, 2],
+                q=world.robot.q,
                 body_contact=world.body_contact,
                 diverged=diverged,
             )
             measured = self._measure.step(
-                world, action, command=command, gravity_b=gravity_b, fallen=conditions.fallen
+                world, action, command=command, gravity_b=gravity_b, fallen=conditions.failed
             )
             parts = self._rewards.compute(measured, diverged)
             broken = ~np.isfinite(parts.sum(axis=0))
@@ -256,7 +259,7 @@ class VecEnv:
 
     @property
     def command(self) -> Array:
-        """``[N, 3]`` the commands in force, a copy."""
+        """``[N, C]`` the commands in force, a copy; C is 0 for a task without."""
         return self._commands.value.copy()
 
     def state_dict(self) -> State:

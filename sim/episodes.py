@@ -62,8 +62,8 @@ class Episodes:
         """Count the episodes that ended and say what they were, ``[n]`` each.
 
         Returns:
-            ``return``, ``length`` (steps lived), ``fallen``, ``body_contact``, ``diverged``, and
-            ``reward/<part>``, the sum of each part.
+            ``return``, ``length`` (steps lived), ``fallen``, ``strayed``, ``body_contact``,
+            ``diverged``, and ``reward/<part>``, the sum of each part.
         """
         sums = self._sums[:, ended]
         diverged = conditions.diverged[ended]
@@ -73,6 +73,7 @@ class Episodes:
             "return": sums.sum(axis=0),
             "length": self._length[ended],
             "fallen": conditions.fallen[ended],
+            "strayed": conditions.strayed[ended],
             "body_contact": conditions.body_contact[ended],
             "diverged": diverged,
             **{f"reward/{k}": v for k, v in zip(self._names, sums, strict=True)},

@@ -22,7 +22,10 @@ from sim.task import EnvConfig, load_env_config
 Float32 = NDArray[np.float32]
 
 #: Gymnasium id -> task in ``configs``.
-TASKS: dict[str, str] = {"Ferry/A1Walk-v0": "a1_walk"}
+TASKS: dict[str, str] = {
+    "Ferry/A1Walk-v0": "a1_walk",
+    "Ferry/CartpoleBalance-v0": "cartpole_balance",
+}
 
 _SEEDS = 2**31
 

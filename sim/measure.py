@@ -46,6 +46,8 @@ class Measure:
         self._dt = robot.control_dt_s
         self._q_default: Array = robot.q_default
         self._q_soft = soft_limits(robot, soft_limit)
+        self._actuated = robot.actuated_ids
+        self._passive_hinges = passive_hinges(robot)
         self.action_1: Array = np.zeros((num, actions))
         self._action_2: Array = np.zeros((num, actions))
         self._dq: Array = np.zeros((num, len(robot.joints)))
@@ -66,9 +68,9 @@ class Measure:
         Args:
             world: the state after the step.
             action: ``[N, A]`` the clipped action of the step; kept, so do not write to it.
-            command: ``[N, 3]`` the command it answered.
+            command: ``[N, C]`` the command it answered.
             gravity_b: ``[N, 3]`` direction of gravity in the base frame.
-            fallen: ``[N]``.
+            fallen: ``[N]``, or strayed.
         """
         robot = world.robot
         contact = world.foot_contact
@@ -91,6 +93,8 @@ class Measure:
             dq=robot.dq,
             ddq=(robot.dq - self._dq) / self._dt,
             tau=robot.tau,
+            actuated=self._actuated,
+            passive_hinges=self._passive_hinges,
             action=action,
             action_1=self.action_1,
             action_2=self._action_2,
@@ -124,6 +128,11 @@ class Measure:
         self._action_2 = np.array(state["action_2"], dtype=np.float64)
         self._dq = np.array(state["dq"], dtype=np.float64)
         self.foot_air_s = np.array(state["foot_air_s"], dtype=np.float64)
+
+
+def passive_hinges(robot: RobotSpec) -> Ids:
+    """``[P]`` which of the J joints are hinges without a motor."""
+    return np.flatnonzero([j.kind == "hinge" and not j.actuated for j in robot.joints])
 
 
 def diagonal_pairs(feet_b: Array) -> Ids:

@@ -31,7 +31,7 @@ class View:
     Attributes:
         world: the true state.
         sensed: the signals as the sensors report them.
-        command: ``[N, 3]``.
+        command: ``[N, C]``.
         prev_action: ``[N, A]`` clipped action of the last step, zero after a reset.
         foot_air_s: ``[N, F]`` how long each foot has been in the air [s].
         domain: ``[N, P]`` normalised values of the random terms.

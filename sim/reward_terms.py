@@ -12,8 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from real.errors import ConfigError
+
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Ids = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -22,18 +25,21 @@ class RewardInput:
 
     Attributes:
         dt: control period [s].
-        command: ``[N, 3]`` the (vx, vy, wz) that the action answered [m/s, m/s, rad/s].
+        command: ``[N, C]`` what the action answered: (vx, vy, wz) [m/s, m/s, rad/s], or
+            nothing, C = 0.
         moving: ``[N]`` whether that command asks for motion.
         lin_vel_b: ``[N, 3]`` base linear velocity in the base frame [m/s].
         ang_vel_b: ``[N, 3]`` base angular velocity in the base frame [rad/s].
         gravity_b: ``[N, 3]`` direction of gravity in the base frame, unit length.
         height: ``[N]`` base height above the ground [m].
-        q: ``[N, J]`` joint positions [rad].
-        q_offset: ``[N, J]`` joint positions minus the default pose [rad].
-        q_soft: ``[2, J]`` soft position limits, low and high [rad].
-        dq: ``[N, J]`` joint velocities [rad/s].
+        q: ``[N, J]`` joint positions [rad or m].
+        q_offset: ``[N, J]`` joint positions minus the default pose [rad or m].
+        q_soft: ``[2, J]`` soft position limits, low and high [rad or m].
+        dq: ``[N, J]`` joint velocities [rad/s or m/s].
         ddq: ``[N, J]`` joint accelerations over the step [rad/s^2].
-        tau: ``[N, J]`` applied efforts [N m].
+        tau: ``[N, J]`` applied efforts [N m or N]; zero in passive joints.
+        actuated: ``[A]`` which of the J joints have a motor.
+        passive_hinges: ``[P]`` which of the J joints turn without one, such as a pole on a cart.
         action: ``[N, A]`` the clipped action of this step.
         action_1: ``[N, A]`` the one before, zero at the start of an episode.
         action_2: ``[N, A]`` the one before that.
@@ -45,7 +51,8 @@ class RewardInput:
         foot_landed: ``[N, F]`` 1.0 where a foot touched down in this step, else 0.0.
         foot_air_s: ``[N, F]`` time off the ground; of a foot that landed, the whole swing [s].
         body_contact: ``[N]`` whether anything but a foot touches the ground.
-        fallen: ``[N]`` whether the robot has fallen, whatever the task does about it.
+        fallen: ``[N]`` whether the robot has fallen, or a joint left the bounds of the task,
+            whatever the task does about it.
     """
 
     dt: float
@@ -61,6 +68,8 @@ class RewardInput:
     dq: Array
     ddq: Array
     tau: Array
+    actuated: Ids
+    passive_hinges: Ids
     action: Array
     action_1: Array
     action_2: Array
@@ -162,6 +171,35 @@ def stand_still(x: RewardInput) -> Array:
     return _sum(np.abs(x.q_offset)) * ~x.moving
 
 
+# ------------------------------------------------------------------ balancing
+
+
+def upright(x: RewardInput, *, sigma: float = 0.05) -> Array:
+    """Mean over passive hinges of exp(-chord^2 / sigma), sigma in rad^2. In [0, 1].
+
+    chord^2 = 2 - 2 cos(q - q_default), about the squared angle, and the same after a full turn.
+    """
+    if not x.passive_hinges.size:
+        raise ConfigError("reward upright needs a hinge without a motor; the robot has none")
+    chord = 2.0 - 2.0 * np.cos(x.q_offset[:, x.passive_hinges])
+    return np.exp(chord / -sigma).mean(axis=1)
+
+
+def passive_vel(x: RewardInput) -> Array:
+    """Sum over passive hinges of dq^2 [(rad/s)^2]: a pole that swings."""
+    return _sum_of_squares(x.dq[:, x.passive_hinges])
+
+
+def actuated_pos(x: RewardInput) -> Array:
+    """Sum over actuated joints of (q - q_default)^2 [m^2 or rad^2]: a cart off its place."""
+    return _sum_of_squares(x.q_offset[:, x.actuated])
+
+
+def actuated_vel(x: RewardInput) -> Array:
+    """Sum over actuated joints of dq^2 [(m/s)^2 or (rad/s)^2]: a cart on the move."""
+    return _sum_of_squares(x.dq[:, x.actuated])
+
+
 # ------------------------------------------------------------------ the actions
 
 
@@ -229,12 +267,12 @@ def undesired_contact(x: RewardInput) -> Array:
 
 
 def alive(x: RewardInput) -> Array:
-    """1 while the robot has not fallen, whether or not a fall ends the episode."""
+    """1 while the robot has not fallen or strayed, whether or not that ends the episode."""
     return (~x.fallen).astype(np.float64)
 
 
 def termination(x: RewardInput) -> Array:
-    """1 in a step that finds the robot fallen, whether or not a fall ends the episode.
+    """1 in a step that finds the robot fallen or strayed, whether or not that ends the episode.
 
     Where it does, this is paid once; a world that diverged pays it too (see ``RewardTable``).
     """
@@ -245,6 +283,11 @@ def termination(x: RewardInput) -> Array:
 FOUR_FEET: frozenset[str] = frozenset({"trot"})
 
 Term = Callable[..., Array]
+
+#: Terms that mean nothing without a velocity command.
+FOLLOW_A_COMMAND = frozenset(
+    {"track_lin_vel", "track_ang_vel", "feet_air_time", "foot_clearance", "trot"}
+)
 
 TERMS: dict[str, Term] = {
     term.__name__: term
@@ -262,6 +305,10 @@ TERMS: dict[str, Term] = {
         joint_limits,
         default_pose,
         stand_still,
+        upright,
+        passive_vel,
+        actuated_pos,
+        actuated_vel,
         action_rate,
         action_smoothness,
         feet_air_time,

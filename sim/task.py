@@ -9,30 +9,27 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from real.action import ActionSpec
 from real.config import Config, load_config
 from real.errors import ConfigError, nearest
 from real.observation import SOURCES, ObservationSpec, make_term
 from real.spec import RobotSpec
-from sim.commands import CommandConfig
+from sim.commands import CommandConfig, command_limits
 from sim.engine import InitialState
 from sim.observe import PRIVILEGED
 from sim.randomize import RandomizeConfig
-from sim.reward_terms import TERMS
+from sim.reward_terms import FOLLOW_A_COMMAND, TERMS
 from sim.rewards import RewardConfig, check_rewards
 from sim.sensors import SensorConfig
 from sim.terminations import TerminationConfig
 
 Array = NDArray[np.float64]
-
-#: Length of a velocity command (vx, vy, wz).
-COMMAND_DIM = 3
 
 
 def _one_of(what: str, known: Iterable[str]) -> Callable[[str], str]:
@@ -124,7 +121,9 @@ class EnvConfig(Config):
         default=(), description="privileged terms that follow the policy's for the critic"
     )
     action: ActionConfig
-    command: CommandConfig
+    command: CommandConfig | None = Field(
+        description="velocity commands; null where the task asks for one thing only"
+    )
     soft_limit: float = Field(
         default=0.9, gt=0.0, le=1.0, description="share of a joint's range that counts as inside"
     )
@@ -135,6 +134,18 @@ class EnvConfig(Config):
     randomize: RandomizeConfig = Field(default={}, description="table of random terms")
     sensors: SensorConfig | None = Field(default=None, description="errors; null for perfect")
     training: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _follows_what_it_is_told(self) -> Self:
+        if self.command is None:
+            lost = [f"rewards.{n}" for n in self.rewards if n in FOLLOW_A_COMMAND]
+            lost += ["observation.command"] if "command" in self.observation else []
+            if lost:
+                raise ConfigError(
+                    f"{', '.join(lost)} follow a velocity command, but the task has none "
+                    "(`command: null`): remove them, or give the command's ranges"
+                )
+        return self
 
     def nominal(self) -> EnvConfig:
         """The task without random terms, sensor noise and delay, from the start of an episode."""
@@ -163,7 +174,7 @@ def observation_spec(config: EnvConfig, robot: RobotSpec) -> ObservationSpec:
             make_term(
                 name,
                 robot,
-                command_dim=COMMAND_DIM,
+                command_dim=command_limits(config.command).dim,
                 scale=term.scale,
                 clip=term.clip,
                 history=term.history,

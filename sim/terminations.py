@@ -7,13 +7,16 @@ not change with the switch. Comparisons are written so that NaN counts as the ba
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from real.config import Config
+from real.errors import ConfigError, nearest
 from real.fall import FALL_LOW_S, FALL_TILT_RAD, low_steps
 from real.signals import RobotState
 from sim.engine import WorldState
@@ -46,6 +49,10 @@ class TerminationConfig(Config):
 
     fall: FallConfig = FallConfig()
     body_contact: BodyContactConfig = BodyContactConfig()
+    joints: dict[str, Annotated[float, Field(gt=0.0)]] = Field(
+        default={},
+        description="by joint: further than this from its default position ends it [rad or m]",
+    )
 
 
 @dataclass(frozen=True)
@@ -54,15 +61,22 @@ class Conditions:
 
     Attributes:
         fallen: tilted too far, or low for too long.
+        strayed: a joint is further from its default position than the task allows.
         body_contact: something but a foot touches the ground.
         diverged: numbers of this world are not finite, or the engine gave it up.
         terminated: a condition holds that ends the episode in this task.
     """
 
     fallen: Mask
+    strayed: Mask
     body_contact: Mask
     diverged: Mask
     terminated: Mask
+
+    @property
+    def failed(self) -> Mask:
+        """Fallen or strayed: what a reward may punish, whether or not it ends the episode."""
+        return self.fallen | self.strayed
 
     def with_diverged(self, more: Mask) -> Conditions:
         """The same with worlds ``more`` diverged too, and so terminated."""
@@ -115,6 +129,39 @@ def too_low(height: Array, *, fall_height_m: float) -> Mask:
     return ~(height >= fall_height_m)
 
 
+def strayed(q: Array, *, low: Array, high: Array) -> Mask:
+    """Whether any joint is outside ``[low, high]``; NaN counts as outside.
+
+    Args:
+        q: ``[N, J]`` joint positions [rad or m].
+        low: ``[J]``, -infinity where everything is allowed.
+        high: ``[J]``.
+    """
+    inside: Mask = (q >= low) & (q <= high)
+    return ~np.logical_and.reduce(inside, axis=1)
+
+
+def joint_bounds(
+    bounds: Mapping[str, float], *, joints: Sequence[str], q_default: Array
+) -> tuple[Array, Array]:
+    """How far each joint may go: q_default -+ its bound, everything where there is none.
+
+    Returns:
+        Low and high, ``[J]`` each [rad or m].
+
+    Raises:
+        ConfigError: a bound is for a joint that the robot does not have.
+    """
+    for name in bounds:
+        if name not in joints:
+            raise ConfigError(
+                f"terminations.joints: the robot has no joint {name!r}{nearest(name, joints)}; "
+                f"its joints: {', '.join(joints)}"
+            )
+    reach = np.array([bounds.get(name, np.inf) for name in joints])
+    return q_default - reach, q_default + reach
+
+
 class Terminations:
     """Evaluates the conditions of N worlds and counts how long each base has been low.
 
@@ -122,7 +169,12 @@ class Terminations:
         config: switches and bounds.
         num: N.
         fall_height_m: the robot's, or None where height means nothing.
+        joints: names of the robot's J joints.
+        q_default: ``[J]`` default pose [rad or m].
         control_dt_s: control period [s].
+
+    Raises:
+        ConfigError: a bound is for a joint that the robot does not have.
     """
 
     def __init__(
@@ -131,25 +183,30 @@ class Terminations:
         num: int,
         *,
         fall_height_m: float | None,
+        joints: Sequence[str],
+        q_default: Array,
         control_dt_s: float,
     ) -> None:
         self.config = config
         self._fall_height = fall_height_m
         self._patience = low_steps(control_dt_s, low_s=config.fall.low_s)
         self._low_steps: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self._bounds = joint_bounds(config.joints, joints=joints, q_default=q_default)
+        self._nobody: Mask = np.zeros(num, dtype=bool)
 
     def reset(self, rows: Ids) -> None:
         """Start counting anew for worlds ``rows``."""
         self._low_steps[rows] = 0
 
     def check(
-        self, gravity_b: Array, height: Array, *, body_contact: Mask, diverged: Mask
+        self, gravity_b: Array, height: Array, *, q: Array, body_contact: Mask, diverged: Mask
     ) -> Conditions:
         """Evaluate the state after a control step; to be called once per step.
 
         Args:
             gravity_b: ``[N, 3]`` direction of gravity in the base frame.
             height: ``[N]`` base height above the ground [m].
+            q: ``[N, J]`` joint positions [rad or m].
             body_contact: ``[N]``.
             diverged: ``[N]``.
         """
@@ -158,13 +215,21 @@ class Terminations:
             low = too_low(height, fall_height_m=self._fall_height)
             self._low_steps = np.where(low, self._low_steps + 1, 0)
             fallen |= self._low_steps >= self._patience
-        terminated = diverged.copy()
+        away = self._nobody
+        if self.config.joints:
+            low, high = self._bounds
+            away = strayed(q, low=low, high=high)
+        terminated = diverged | away
         if self.config.fall.enabled:
             terminated |= fallen
         if self.config.body_contact.enabled:
             terminated |= body_contact
         return Conditions(
-            fallen=fallen, body_contact=body_contact, diverged=diverged, terminated=terminated
+            fallen=fallen,
+            strayed=away,
+            body_contact=body_contact,
+            diverged=diverged,
+            terminated=terminated,
         )
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:

@@ -19,7 +19,10 @@ from real.errors import FerryError
 
 ROOT = Path(ferry.__file__).parent
 BUNDLE = ROOT / "configs" / "bundles" / "a1_walk.onnx"
-COMMANDS = ("demo", "train", "evaluate", "export", "inspect", "deploy", "bench sim")
+COMMANDS = (
+    *("demo", "train", "evaluate", "export", "inspect", "deploy", "plan", "ablate"),
+    "bench sim",
+)
 #: Everything that a robot computer lacks.
 HEAVY = ("torch", "mujoco", "pybullet", "gymnasium", "ray", "matplotlib", "scipy", "pandas")
 
@@ -165,7 +168,10 @@ def test_training_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     ("overrides", "words"),
     [
         (["sim.worlds=2", "training.horizon=3", "training.ppo.minibatches=7"], "has 6 samples"),
-        (["training.ppo.min_learning_rate=0.1"], "found 0.1, 0.0003, 0.01"),
+        (
+            ["training.ppo.min_learning_rate=0.1"],
+            "min_learning_rate 0.1 is above max_learning_rate 0.01",
+        ),
     ],
 )
 def test_training_values_that_contradict_each_other_are_refused(

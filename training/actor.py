@@ -13,7 +13,7 @@ from real.errors import FerryError
 from real.rollout import EpisodeStats, Rollout
 from sim.result import StepResult
 from sim.streams import pack_streams, unpack_streams
-from training.networks import ActorCritic, NetworkConfig, gaussian_log_prob
+from training.networks import ActorCritic, NetworkConfig
 from training.snapshot import PolicySnapshot, load_snapshot
 
 Arrays = dict[str, NDArray[Any]]
@@ -102,7 +102,7 @@ class ActorWorker:
         critic_obs = np.empty((horizon + 1, env.num_envs, env.critic_dim), dtype=np.float32)
         means = np.empty((*shape, env.action_dim), dtype=np.float32)
         noise = self._rng.standard_normal((*shape, env.action_dim), dtype=np.float32)
-        log_std = self.policy.log_std.detach()
+        log_std, distribution = self.policy.log_std.detach(), self.policy.distribution
         actions = noise * log_std.exp().numpy()  # the mean is added step by step
         steps: list[StepResult] = []
 
@@ -111,6 +111,7 @@ class ActorWorker:
         for t in range(horizon):
             means[t] = self.policy.mean(torch.from_numpy(obs[t])).numpy()
             actions[t] += means[t]
+            actions[t] = distribution.squash(torch.from_numpy(actions[t])).numpy()
             if not np.isfinite(actions[t]).all():
                 raise FerryError(
                     f"actor {self.actor_id!r}: policy version {snapshot.version} gives actions "
@@ -121,7 +122,9 @@ class ActorWorker:
             obs[t + 1], critic_obs[t + 1] = step.obs["policy"], step.obs["critic"]
             steps.append(step)
 
-        log_probs = gaussian_log_prob(torch.from_numpy(actions), torch.from_numpy(means), log_std)
+        log_probs = distribution.log_prob(
+            torch.from_numpy(actions), torch.from_numpy(means), log_std
+        )
         final_index, final_critic_obs = _final_rows(steps, env.critic_dim)
         return Rollout(
             obs=obs,

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -52,7 +52,8 @@ class Checkpoint:
         step: env steps taken.
         policy: parameters, normalisers and their counts, as in a snapshot.
         learner: optimiser, step size, generator, version.
-        actor: generator and env of the serial runtime's actor.
+        actor: generator and env of the serial runtime's actor, or how often each actor of the
+            asynchronous one was started.
         episodes: statistics of finished episodes.
         probe: observations and what the policy answered, see :mod:`training.probe`.
         counters: everything that JSON can hold: iteration, times, best score, sizes, digest.
@@ -226,10 +227,16 @@ def recover_checkpoints(root: Path) -> None:
                 raise _cannot_write(root, final, error) from error
 
 
-def prune_checkpoints(root: Path, *, keep: int) -> None:
-    """Remove all but the newest ``keep`` checkpoints, and those that a pointer names."""
+def prune_checkpoints(root: Path, *, keep: int, spare: Collection[str] = ()) -> None:
+    """Remove all but the newest ``keep`` checkpoints, those that a pointer names, and ``spare``.
+
+    Args:
+        root: the run's ``checkpoints`` folder.
+        keep: how many of the newest stay, at least one.
+        spare: names of folders that stay, since somebody is scoring them.
+    """
     recover_checkpoints(root)
-    named = {pointed(root, "latest"), pointed(root, "best")}
+    named = {pointed(root, "latest"), pointed(root, "best"), *(root / name for name in spare)}
     for folder in checkpoint_folders(root)[: -max(keep, 1)]:
         if folder not in named:
             shutil.rmtree(folder, ignore_errors=True)

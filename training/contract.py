@@ -7,6 +7,7 @@ from typing import Any
 
 from real.contract import PolicyContract
 from real.spec import load_robot
+from sim.commands import command_limits
 from sim.task import action_spec, observation_spec
 from training.run_config import RunConfig
 
@@ -25,7 +26,7 @@ def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
         robot,
         observation=observation_spec(config, robot),
         action=action_spec(config, robot),
-        command=config.command.limits(),
+        command=command_limits(config.command),
         config_hash=str(meta.get("config_hash", "")),
         git_sha=str(meta.get("git_sha", "")),
         policy_version=int(meta.get("version", 0)),

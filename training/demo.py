@@ -20,7 +20,7 @@ from deploy.supervisor import DeployResult, deploy
 from real.errors import FerryError
 from real.log import read_log
 from real.spec import load_robot
-from sim.commands import command_schedule
+from sim.commands import command_schedule, velocity_command
 from sim.render import render_frames, save_gif
 from training.demo_result import DemoResult, Variant, report_data
 from training.drive import TOPICS, Drive, drive_poses, score_drive
@@ -162,8 +162,9 @@ def drive_bundle(
     """
     robot = load_robot(config.robot)
     dt = robot.control_dt_s
-    limits = config.command.limits()
-    commands = command_schedule(config.command, seconds=seconds, dt=dt, seed=0)
+    asked = velocity_command(config.command, config.name)
+    limits = asked.limits()
+    commands = command_schedule(asked, seconds=seconds, dt=dt, seed=0)
     plan = Schedule(dt, limits.names, commands)
     problem = ""
     for _ in range(ATTEMPTS):

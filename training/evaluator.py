@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,8 @@ from deploy.policy import OnnxPolicy, Policy
 from deploy.safety import Verdict
 from real.contract import PolicyContract, RobotContract
 from real.errors import FerryError
-from real.spec import load_robot
+from real.spec import RobotSpec, load_robot
+from sim.measure import passive_hinges
 from sim.task import EnvConfig
 from training.checkpoint import Pointer
 from training.contract import run_contract
@@ -34,6 +35,8 @@ from training.run_folder import load_policy
 from training.scores import (
     NEVER,
     Interval,
+    Steps,
+    balance,
     fall_steps,
     falls_per_minute,
     mean_interval,
@@ -44,9 +47,14 @@ from training.suites import (
     episode_seeds,
     find_suite,
 )
-from training.trial import Worlds, run_trial
+from training.trial import Trajectory, Worlds, run_trial
 
+Array = NDArray[np.float64]
 Float32 = NDArray[np.float32]
+
+#: What a score is: ``tracking`` of a velocity command (:func:`training.scores.tracking`), or the
+#: share of time ``upright`` (:func:`training.scores.balance`) where there is nothing to command.
+Measure = Literal["tracking", "upright"]
 
 #: Episodes that choose the best checkpoint: more would cost training time, fewer would choose by
 #: luck. Every checkpoint meets the same ones.
@@ -78,15 +86,20 @@ class Episode:
 
     Attributes:
         index: which; with the evaluation's seed it says everything the episode drew.
-        tracking: its score, in [0, 1].
+        score: see :data:`Measure`, in [0, 1].
         fallen_s: when the robot fell [s], or None.
         clamped_share: commands that the filter changed, of those while upright.
     """
 
     index: int
-    tracking: float
+    score: float
     fallen_s: float | None
     clamped_share: float
+
+    @property
+    def tracking(self) -> float:
+        """The score, where it is that."""
+        return self.score
 
 
 @dataclass(frozen=True)
@@ -98,33 +111,56 @@ class Evaluation:
         episodes: how many.
         seed: which set of episodes.
         purpose: whether the episodes were for selection or for a report.
-        tracking: mean over episodes with its 95 % interval.
+        score: mean over episodes with its 95 % interval.
         falls_per_minute: with its 95 % interval.
         clamped_share: commands that the safety filter changed, of those while upright.
         each: every episode.
+        measure: what the score is.
     """
 
     suite: str
     episodes: int
     seed: int
     purpose: Purpose
-    tracking: Interval
+    score: Interval
     falls_per_minute: Interval
     clamped_share: float
     each: tuple[Episode, ...]
+    measure: Measure = "tracking"
+
+    @property
+    def tracking(self) -> Interval:
+        """The score, where it is that.
+
+        Raises:
+            FerryError: the task has no velocity command to track.
+        """
+        if self.measure != "tracking":
+            raise FerryError(f"this evaluation measured {self.measure!r} and no tracking")
+        return self.score
+
+    def rows(self) -> dict[str, str]:
+        """Names and values for people."""
+        score, falls = self.score, self.falls_per_minute
+        return {
+            "episodes": str(self.episodes),
+            "seed": str(self.seed),
+            f"{self.measure} (95 %)": f"{score.mean:.3f} [{score.low:.3f}, {score.high:.3f}]",
+            "falls per minute (95 %)": f"{falls.mean:.2f} [{falls.low:.2f}, {falls.high:.2f}]",
+            "commands clamped": f"{100.0 * self.clamped_share:.1f} %",
+        }
 
     def as_json(self) -> dict[str, Any]:
-        """What JSON holds of it; keys are stable.
+        """What JSON holds of it, scores under the name of the measure; keys are stable.
 
         ``falls_per_minute`` is a number and its interval stands beside it.
         """
-        out: dict[str, Any] = {}
-        for key, value in dataclasses.asdict(self).items():
-            if key == "falls_per_minute":
-                out[key] = value["mean"]
-                out["falls_per_minute_95"] = {"low": value["low"], "high": value["high"]}
-            else:
-                out[key] = value
+        out = dataclasses.asdict(self)
+        for part in (out, *out["each"]):
+            part[self.measure] = part.pop("score")
+        falls = out["falls_per_minute"]
+        out["falls_per_minute"] = falls["mean"]
+        out["falls_per_minute_95"] = {"low": falls["low"], "high": falls["high"]}
         return out
 
 
@@ -162,8 +198,8 @@ def evaluate(
     with contextlib.closing(made) as worlds, _falls_are_results():
         run = run_trial(policy, worlds, progress=progress or silent)
     dt, steps = robot.control_dt_s, run.command.shape[0]
-    fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=robot.fall_height_m, dt_s=dt)
-    scores = tracking(run.command, run.lin_vel_b, run.ang_vel_b, fallen_at=fallen, dt_s=dt)
+    measure: Measure = "tracking" if policy.contract.command.dim else "upright"
+    scores, fallen = _scored(run, robot, measure)
     upright = np.arange(steps)[:, None] < np.where(fallen == NEVER, steps, fallen)
     clamped = (run.verdict == Verdict.CLAMPED) & upright
     shares = clamped.sum(axis=0) / np.maximum(upright.sum(axis=0), 1)
@@ -172,19 +208,38 @@ def evaluate(
         episodes=len(seeds),
         seed=seed,
         purpose=purpose,
-        tracking=mean_interval(scores),
+        measure=measure,
+        score=mean_interval(scores),
         falls_per_minute=falls_per_minute(fallen, steps=steps, dt_s=dt),
         clamped_share=float(clamped.sum() / max(int(upright.sum()), 1)),
         each=tuple(
             Episode(
                 index=i,
-                tracking=float(scores[i]),
+                score=float(scores[i]),
                 fallen_s=None if fallen[i] == NEVER else float((fallen[i] + 1) * dt),
                 clamped_share=float(shares[i]),
             )
             for i in range(len(seeds))
         ),
     )
+
+
+def _scored(run: Trajectory, robot: RobotSpec, measure: Measure) -> tuple[Array, Steps]:
+    """Score and step of the fall of every episode, ``[N]`` each."""
+    dt, low = robot.control_dt_s, robot.fall_height_m
+    if measure == "tracking":
+        fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=low, dt_s=dt)
+        scores = tracking(run.command, run.lin_vel_b, run.ang_vel_b, fallen_at=fallen, dt_s=dt)
+        return scores, fallen
+    if not passive_hinges(robot).size:
+        raise FerryError(
+            f"robot {robot.name!r} has no hinge without a motor to keep upright, and its policy no "
+            "command to track: there is nothing to score"
+        )
+    # What leans like a base that fell has fallen, too.
+    tilted = np.maximum(run.tilt_rad, run.lean_rad)
+    fallen = fall_steps(tilted, run.height_m, fall_height_m=low, dt_s=dt)
+    return balance(run.lean_rad, fallen_at=fallen), fallen
 
 
 @contextlib.contextmanager
@@ -261,6 +316,6 @@ def selection_scorer(
         )
         record = found.as_json()
         del record["each"]
-        return {"score": found.tracking.mean, **record}
+        return {"score": found.score.mean, **record}
 
     return score

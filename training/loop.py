@@ -1,7 +1,9 @@
-"""The serial runtime: one actor and one learner take turns in one process, deterministically."""
+"""What every runtime does, and the serial one: actor and learner take turns in one process."""
 
 from __future__ import annotations
 
+import abc
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,9 +17,10 @@ from training.actor import ActorWorker
 from training.checkpoint import Checkpoint, checkpoint_name
 from training.learner import Learner
 from training.metrics import EpisodeTracker
-from training.networks import ActorCritic
 from training.probe import PROBE_ROWS, make_probe, policy_digest, verify_policy
-from training.snapshot import SnapshotStore, load_snapshot
+from training.queue import RolloutQueue
+from training.roles import ScoreRequest
+from training.snapshot import SnapshotStore
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -27,13 +30,14 @@ class Progress:
     """How far a run is; all of it travels in the checkpoint. The times are kept by the run.
 
     Attributes:
-        iteration: pairs of collecting and updating done.
-        steps: control steps taken, summed over worlds.
+        iteration: updates done.
+        steps: control steps learned from, summed over worlds.
         training_s: wall time, evaluation included [s].
         evaluation_s: wall time of evaluation [s].
         best_score: highest evaluation score so far.
         best_step: ``steps`` at which it was reached.
         evaluated_step: ``steps`` of the newest evaluation.
+        evaluations_since_best: evaluations after the best one.
     """
 
     iteration: int = 0
@@ -43,64 +47,71 @@ class Progress:
     best_score: float | None = None
     best_step: int | None = None
     evaluated_step: int | None = None
+    evaluations_since_best: int = 0
 
 
-class SerialRuntime:
-    """Actor and learner in turns. They share nothing but rollouts and snapshots.
+class Runtime(abc.ABC):
+    """A learner, and rollouts from somewhere.
 
     Args:
-        actor: makes rollouts.
         learner: learns from them.
         horizon: T, steps per rollout.
     """
 
-    def __init__(self, actor: ActorWorker, learner: Learner, *, horizon: int) -> None:
-        self.actor = actor
+    def __init__(self, learner: Learner, *, horizon: int) -> None:
         self.learner = learner
         self.horizon = horizon
         self.progress = Progress()
-        self.store = SnapshotStore()
-        self.store.publish(learner.snapshot())
         self._episodes = EpisodeTracker()
 
-    def iterate(self) -> dict[str, float]:
-        """Collect one rollout, learn from it, publish; the metrics of :mod:`training.metrics`.
+    @abc.abstractmethod
+    def iterate(self, stop: threading.Event | None = None) -> dict[str, float] | None:
+        """Learn once from new rollouts and publish; the metrics of :mod:`training.metrics`.
+
+        Args:
+            stop: ends a wait for rollouts.
+
+        Returns:
+            The metrics, or None if ``stop`` was set before there was anything to learn from.
 
         Raises:
-            FerryError: the policy or the updates broke down.
+            FerryError: the policy, the updates or the actors broke down.
         """
-        start = time.perf_counter()
-        rollout = self.actor.collect(self.store.newest(), self.horizon)
-        collected = time.perf_counter()
-        snapshot, metrics = self.learner.update([rollout])
-        self.store.publish(snapshot)
-        updated = time.perf_counter()
 
-        self._episodes.add(rollout)
-        taken = rollout.num_steps * rollout.num_envs
+    def rest(self) -> None:  # noqa: B027 - in one process nobody acts unasked
+        """No more rollouts are wanted: whoever makes them stops."""
+
+    @abc.abstractmethod
+    def _actor_state(self) -> Arrays:
+        """What a checkpoint keeps of whoever acts."""
+
+    @abc.abstractmethod
+    def _restore_actors(self, state: Arrays, *, source: str) -> None:
+        """Go on with what :meth:`_actor_state` gave."""
+
+    @abc.abstractmethod
+    def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Some observations of policy ``[K, D]`` and critic ``[K, C]``."""
+
+    def _episode_state(self) -> Arrays:
+        return self._episodes.state_dict()
+
+    def _account(self, rollouts: list[Rollout]) -> None:
+        """Count what was learned from."""
         self.progress.iteration += 1
-        self.progress.steps += taken
-        return {
-            **metrics,
-            **self._episodes.metrics(),
-            **_reward_metrics(rollout),
-            "learner/version": float(self.learner.version),
-            "time/steps_per_s": taken / (updated - start),
-            "time/collect_s": collected - start,
-            "time/update_s": updated - collected,
-        }
+        self.progress.steps += sum(r.num_steps * r.num_envs for r in rollouts)
 
-    def policy_copy(self) -> ActorCritic:
-        """The newest policy in a module of its own: nobody can train or spoil it by accident."""
-        source = self.learner.policy
-        copy = ActorCritic(
-            source.policy_dim,
-            source.critic_dim,
-            action_dim=source.action_dim,
-            config=source.config,
+    def score_request(self) -> ScoreRequest:
+        """The newest policy, to be scored."""
+        policy = self.learner.policy
+        return ScoreRequest(
+            snapshot=self.learner.snapshot(),
+            sizes=(policy.policy_dim, policy.critic_dim, policy.action_dim),
+            network=policy.config,
+            checkpoint=self.checkpoint_name,
+            step=self.progress.steps,
+            iteration=self.progress.iteration,
         )
-        load_snapshot(copy, self.store.newest().state)
-        return copy.eval()
 
     @property
     def checkpoint_name(self) -> str:
@@ -110,17 +121,14 @@ class SerialRuntime:
     def checkpoint(self) -> Checkpoint:
         """Everything that :meth:`restore` needs, copied."""
         policy = self.learner.policy
-        seen = self.actor.env.observation
-        probe = make_probe(
-            policy, seen["policy"][:PROBE_ROWS], critic_obs=seen["critic"][:PROBE_ROWS]
-        )
+        obs, critic_obs = self._seen()
         return Checkpoint(
             step=self.progress.steps,
             policy=self.learner.snapshot().state,
             learner=self.learner.state_dict(),
-            actor=self.actor.state_dict(),
-            episodes=self._episodes.state_dict(),
-            probe=probe,
+            actor=self._actor_state(),
+            episodes=self._episode_state(),
+            probe=make_probe(policy, obs[:PROBE_ROWS], critic_obs=critic_obs[:PROBE_ROWS]),
             counters={
                 **asdict(self.progress),
                 "version": self.learner.version,
@@ -151,14 +159,76 @@ class SerialRuntime:
                 f"checkpoint {checkpoint.name}: policy version {counters['version']}, but the "
                 f"learner's is {self.learner.version}"
             )
-        self.actor.load_state_dict(dict(checkpoint.actor))
+        self._restore_actors(dict(checkpoint.actor), source=f"checkpoint {checkpoint.name}")
         self._episodes.load_state_dict(checkpoint.episodes)
-        self.progress = Progress(**{name: counters[name] for name in asdict(Progress())})
+        fresh = asdict(Progress())
+        self.progress = Progress(**{name: counters.get(name, fresh[name]) for name in fresh})
+
+
+class SerialRuntime(Runtime):
+    """Actor and learner in turns, deterministically: the synchronous baseline.
+
+    They share nothing but rollouts and snapshots, through the same queue and store as anywhere
+    else. No rollout is ever older than the policy.
+
+    Args:
+        actor: makes rollouts.
+        learner: learns from them.
+        horizon: T, steps per rollout.
+    """
+
+    def __init__(self, actor: ActorWorker, learner: Learner, *, horizon: int) -> None:
+        super().__init__(learner, horizon=horizon)
+        self.actor = actor
+        self.queue = RolloutQueue(1, max_staleness=0)
+        self.store = SnapshotStore()
+        self.store.publish(learner.snapshot())
+
+    def iterate(self, stop: threading.Event | None = None) -> dict[str, float]:
+        """Collect one rollout, learn from it, publish; see :class:`Runtime`. Never waits."""
+        start = time.perf_counter()
+        self.queue.put(self.actor.collect(self.store.newest(), self.horizon))
+        collected = time.perf_counter()
+        (admitted,) = self.queue.take(1, self.learner.version)
+        rollout = admitted.rollout
+        snapshot, metrics = self.learner.update([rollout])
+        self.store.publish(snapshot)
+        updated = time.perf_counter()
+
+        self._episodes.add(rollout)
+        self._account([rollout])
+        return {
+            **metrics,
+            **self._episodes.metrics(),
+            **reward_metrics([rollout]),
+            "learner/version": float(self.learner.version),
+            "time/steps_per_s": rollout.num_steps * rollout.num_envs / (updated - start),
+            "time/collect_s": collected - start,
+            "time/update_s": updated - collected,
+        }
+
+    def _actor_state(self) -> Arrays:
+        return self.actor.state_dict()
+
+    def _restore_actors(self, state: Arrays, *, source: str) -> None:
+        if "starts" in state:
+            raise FerryError(
+                f"{source} is of the asynchronous runtime, whose worlds are not in it; resume with "
+                "--runtime ray"
+            )
+        self.actor.load_state_dict(state)
         self.store = SnapshotStore()
         self.store.publish(self.learner.snapshot())
 
+    def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        seen = self.actor.env.observation
+        return seen["policy"], seen["critic"]
 
-def _reward_metrics(rollout: Rollout) -> dict[str, float]:
+
+def reward_metrics(rollouts: list[Rollout]) -> dict[str, float]:
     """The mean reward of a step counts every step once, finished episodes or not."""
-    parts = {f"reward/{name}": value for name, value in rollout.reward_parts.items()}
-    return {"train/reward": float(np.mean(rollout.rewards)), **parts}
+    names = sorted({name for rollout in rollouts for name in rollout.reward_parts})
+    parts = {
+        f"reward/{name}": float(np.mean([r.reward_parts[name] for r in rollouts])) for name in names
+    }
+    return {"train/reward": float(np.mean([np.mean(r.rewards) for r in rollouts])), **parts}

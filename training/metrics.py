@@ -51,6 +51,30 @@ METRICS: dict[str, Metric] = {
     "learner/version": Metric("1", "updates of the policy so far"),
     "learner/lag": Metric("versions", "version of the learner minus that of the rollouts, mean"),
     "learner/refused": Metric("1", "1 if this update was refused because of numbers not finite"),
+    "learner/idle_share": Metric("1", "share of the session in which the learner had no rollouts"),
+    "learner/versions_per_minute": Metric("1/min", "updates of this session over its time"),
+    "lag/mean": Metric("versions", "lag of the newest 1000 rollouts learned from, mean"),
+    "lag/p95": Metric("versions", "lag that 95 % of the same rollouts do not exceed"),
+    "lag/max": Metric("versions", "largest lag of the same rollouts"),
+    "queue/depth": Metric("rollouts", "rollouts that waited after this update's were taken"),
+    "queue/dropped_share": Metric("1", "share of the session's rollouts that nobody learned from"),
+    "queue/overflowed": Metric("rollouts", "dropped because the queue was full, this session"),
+    "queue/stale": Metric("rollouts", "dropped because they were over the bound, this session"),
+    "queue/used_over_bound": Metric(
+        "rollouts", "used although over the bound, with less weight; 0 where those are dropped"
+    ),
+    "actors/idle_share": Metric(
+        "1", "share of the session in which actors that were not parked had nothing to do"
+    ),
+    "actors/parked_share": Metric(
+        "1", "share of the session in which actors were kept back so that no sample is wasted"
+    ),
+    "actors/restarts": Metric("actors", "actors replaced since they died or hung, this session"),
+    "evaluators/idle_share": Metric("1", "share of the session in which evaluators had no policy"),
+    "throttle/active_actors": Metric("actors", "actors that are given work"),
+    "throttle/in_flight": Metric("rollouts", "rollouts that may be under way or wait"),
+    "throttle/publish_every": Metric("versions", "from one publication of weights to the next"),
+    "throttle/decisions": Metric("1", "changes of the three settings above, this session"),
     "ppo/surrogate": Metric("1", "clipped surrogate loss, mean over minibatches"),
     "ppo/value_loss": Metric("1", "squared error of the value, clipped, mean over minibatches"),
     "ppo/kl": Metric("nat", "KL(policy before the update || policy), mean over minibatches"),
@@ -65,6 +89,16 @@ METRICS: dict[str, Metric] = {
         "largest |density ratio - 1| before the update: rounding if the policy that acted is the "
         "one that learns, staleness otherwise",
     ),
+    "ppo/rho_clip_share": Metric(
+        "1", "share of samples whose density ratio before the update is above V-trace's rho_bar"
+    ),
+    "ppo/c_clip_share": Metric("1", "the same for c_bar, which bounds how far rewards look ahead"),
+    "ppo/effective_sample_size": Metric(
+        "1",
+        "share of the batch that is left after weighting samples by their ratio before the update, "
+        "(sum w)^2 / (n sum w^2): 1 for fresh data, 1/n if one sample rules",
+    ),
+    "ppo/step_share": Metric("1", "share of the actor's steps taken; below 1 if stop_kl ended it"),
     "ppo/explained_variance": Metric("1", "share of the value targets' variance explained"),
     "time/steps_per_s": Metric("1/s", "control steps of this iteration over its wall time"),
     "time/collect_s": Metric("s", "wall time of collecting this iteration's rollout"),
@@ -116,6 +150,15 @@ class EpisodeTracker:
                     known[name] = np.full(rollout.num_envs, np.nan)
                 known[name][episode.env] = value
         known.setdefault("train/return", np.full(rollout.num_envs, np.nan))
+
+    @property
+    def actors(self) -> list[str]:
+        """Whose episodes count."""
+        return list(self._newest)
+
+    def forget(self, actor_id: str) -> None:
+        """Leave out an actor that is gone: its worlds will finish no more episodes."""
+        self._newest.pop(actor_id, None)
 
     def metrics(self) -> dict[str, float]:
         """Means over worlds; those of episodes are absent until the first one ended."""

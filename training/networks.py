@@ -1,32 +1,63 @@
-"""Actor and critic: two MLPs with their normalisers, and the Gaussian the actor samples from."""
+"""Actor and critic: two MLPs with their normalisers, and what the actor's output means."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from real.config import Config
+from training.distributions import (
+    Gaussian,
+    SquashedGaussian,
+    gaussian_entropy,
+    gaussian_kl,
+    gaussian_log_prob,
+)
 from training.normalizer import Normalizer
+from training.popart import ReturnNorm
 
-_LOG_2PI = math.log(2.0 * math.pi)
+__all__ = [
+    "ActorCritic",
+    "NetworkConfig",
+    "gaussian_entropy",
+    "gaussian_kl",
+    "gaussian_log_prob",
+]
+
+
+Width = Annotated[int, Field(ge=1)]
 
 
 class NetworkConfig(Config):
     """Sizes and initial values of the networks."""
 
-    hidden: tuple[int, ...] = Field(
+    hidden: tuple[Width, ...] = Field(
         default=(256, 128, 64), min_length=1, description="widths of the actor's hidden layers"
     )
-    critic_hidden: tuple[int, ...] = Field(
+    critic_hidden: tuple[Width, ...] = Field(
         default=(256, 128, 64), min_length=1, description="widths of the critic's hidden layers"
     )
     init_std: float = Field(
         default=1.0, gt=0.0, description="initial standard deviation of the action [1]"
+    )
+    squash: float | None = Field(
+        default=None,
+        gt=0.0,
+        description="bound of a tanh-squashed action; null = a plain Gaussian, clipped by the env",
+    )
+    return_norm: Literal["none", "running", "popart"] = Field(
+        default="none",
+        description="units of the critic's output: the reward's, or standard deviations of the "
+        "targets so far; popart keeps the values when those change",
+    )
+    return_window: float = Field(
+        default=1e5, gt=0.0, description="samples after which older targets are forgotten"
     )
     obs_clip: float = Field(
         default=10.0, gt=0.0, description="bound on normalised observations [std]"
@@ -36,8 +67,12 @@ class NetworkConfig(Config):
 class ActorCritic(nn.Module):
     """A Gaussian policy of the observation and a value of the (privileged) critic observation.
 
-    The action is unbounded; the env or the action decoder clips it. The standard deviation does
-    not depend on the observation.
+    A plain Gaussian's action is unbounded: the env or the action decoder clips it. A squashed one
+    is inside its bound. The standard deviation does not depend on the observation.
+
+    Attributes:
+        distribution: what the actor's output is the mean of.
+        return_norm: units of the critic's output; None for those of the reward.
 
     Args:
         policy_dim: D, length of the policy observation.
@@ -67,6 +102,12 @@ class ActorCritic(nn.Module):
         self.actor = _mlp(policy_dim, config.hidden, action_dim, 0.01, generator)
         self.critic = _mlp(critic_dim, config.critic_hidden, 1, 1.0, generator)
         self.log_std = nn.Parameter(torch.full((action_dim,), math.log(config.init_std)))
+        self.distribution = Gaussian()
+        if config.squash is not None:
+            self.distribution = SquashedGaussian(config.squash)
+        self.return_norm: ReturnNorm | None = None
+        if config.return_norm != "none":
+            self.return_norm = ReturnNorm(window=config.return_window)
 
     def actor_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """Names and parameters that the surrogate loss trains."""
@@ -79,17 +120,38 @@ class ActorCritic(nn.Module):
         return [(name, p) for name, p in named if name.startswith("critic.")]
 
     def mean(self, obs: Tensor) -> Tensor:
-        """Mean action of raw observations: ``[..., D] -> [..., A]``."""
+        """Mean of the Gaussian, before any squashing, from raw observations.
+
+        ``[..., D] -> [..., A]``.
+        """
         return self.actor(self.obs_norm(obs))
 
     def value(self, critic_obs: Tensor) -> Tensor:
-        """Value of raw critic observations: ``[..., C] -> [...]``."""
-        return self.critic(self.critic_norm(critic_obs)).squeeze(-1)
+        """Value of raw critic observations, in units of the reward: ``[..., C] -> [...]``."""
+        return self.value_of(self.critic(self.critic_norm(critic_obs)).squeeze(-1))
+
+    def value_of(self, output: Tensor) -> Tensor:
+        """The critic's output in units of the reward, any shape."""
+        return output if self.return_norm is None else self.return_norm.denormalize(output)
+
+    def output_of(self, value: Tensor) -> Tensor:
+        """The inverse of :meth:`value_of`: what the critic should put out, any shape."""
+        return value if self.return_norm is None else self.return_norm.normalize(value)
+
+    @property
+    def value_head(self) -> nn.Linear:
+        """The critic's last layer."""
+        head = self.critic[-1]
+        assert isinstance(head, nn.Linear)
+        return head
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """What the robot runs: ``[N, D]`` raw -> mean ``[N, A]``, log_std ``[N, A]``."""
+        """What the robot runs: ``[N, D]`` raw -> the action without noise, log_std.
+
+        Both are ``[N, A]``. log_std is that of the Gaussian, before squashing.
+        """
         mean = self.mean(obs)
-        return mean, self.log_std.expand_as(mean)
+        return self.distribution.squash(mean), self.log_std.expand_as(mean)
 
     def act(self, obs: Tensor, *, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Sample actions.
@@ -102,30 +164,8 @@ class ActorCritic(nn.Module):
             Unclipped action ``[..., A]`` and its log density ``[...]``.
         """
         mean = self.mean(obs)
-        action = mean + self.log_std.exp() * noise
-        return action, gaussian_log_prob(action, mean, self.log_std)
-
-
-def gaussian_log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log density of a diagonal Gaussian: ``[..., A], [..., A], [A] -> [...]``."""
-    # -1/2 sum ((a - mu) / sigma)^2 - sum log sigma - A/2 log 2 pi
-    z = (action - mean) * torch.exp(-log_std)
-    constant = log_std.sum() + 0.5 * action.shape[-1] * _LOG_2PI
-    return -0.5 * (z * z).sum(-1) - constant
-
-
-def gaussian_entropy(log_std: Tensor) -> Tensor:
-    """Differential entropy of a diagonal Gaussian [nat]: ``[A] -> []``."""
-    return log_std.sum() + 0.5 * log_std.shape[-1] * (1.0 + _LOG_2PI)
-
-
-def gaussian_kl(old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """KL(old || new) of diagonal Gaussians [nat], averaged over leading axes: ``-> []``."""
-    # sum log(s/s0) + (s0^2 + (m0 - m)^2) / (2 s^2) - 1/2
-    squares = (old_mean - mean).square().reshape(-1, mean.shape[-1]).mean(0)  # [A]
-    precision = torch.exp(-2.0 * log_std)
-    per_dim = log_std - old_log_std + 0.5 * precision * (torch.exp(2.0 * old_log_std) + squares)
-    return (per_dim - 0.5).sum()
+        action = self.distribution.sample(mean, self.log_std, noise=noise)
+        return action, self.distribution.log_prob(action, mean, self.log_std)
 
 
 def _mlp(

@@ -41,7 +41,8 @@ class Moments:
 def merge(a: Moments, b: Moments) -> Moments:
     """Moments of the union of two disjoint sets of samples, exact up to rounding.
 
-    The order of merging does not matter. What is merged must be disjoint: merge batches into a
+    ``merge(a, b)`` and ``merge(b, a)`` are the same bits, and the order in which more than two are
+    merged matters for rounding only. What is merged must be disjoint: merge batches into a
     history, never two histories that share samples.
 
     Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing
@@ -52,11 +53,10 @@ def merge(a: Moments, b: Moments) -> Moments:
     if float(b.count) == 0.0:
         return a
     count = a.count + b.count
-    delta = b.mean - a.mean
-    share = b.count / count
-    # n var = na va + nb vb + delta^2 na nb / n
-    var = a.var * (1.0 - share) + b.var * share + delta**2 * share * (1.0 - share)
-    return Moments(a.mean + delta * share, var, count)
+    mean = (a.count * a.mean + b.count * b.mean) / count
+    # n var = na va + nb vb + (mb - ma)^2 na nb / n
+    between = (b.mean - a.mean) ** 2 * (a.count * b.count) / count
+    return Moments(mean, (a.count * a.var + b.count * b.var + between) / count, count)
 
 
 class Normalizer(nn.Module):

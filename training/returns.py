@@ -1,4 +1,4 @@
-"""Advantages and value targets from rollouts, as pure functions of arrays.
+"""Advantages, value targets and staleness of rollouts, as pure functions of arrays.
 
 Shapes: T steps, N worlds. ``values[t]`` is the critic's value of what was seen before step t;
 ``values[T]`` of what was seen after the last one. An episode that was cut at step t is
@@ -92,7 +92,16 @@ def vtrace(
 ) -> tuple[Floats, Floats]:
     """V-trace targets for data of an older policy; equal to :func:`gae` where the ratio is 1.
 
-    The advantages lack the factor rho of their own step, since PPO's ratio supplies it.
+    With ``rho_t = min(rho_bar, pi/mu)`` and ``c_t = lambda min(c_bar, pi/mu)`` of step t, pi the
+    policy that learns and mu the one that acted::
+
+        v_s = V_s + sum_{t >= s} gamma^(t-s) (prod_{i=s}^{t-1} c_i) rho_t delta_t
+        delta_t = r_t + gamma V_{t+1} - V_t
+        A_s = r_s + gamma (V_{s+1} + lambda (v_{s+1} - V_{s+1})) - V_s
+
+    ``rho_bar`` decides whose values are learned, those of pi if it is infinite; ``c_bar`` only how
+    fast. Both are 1, the paper's values. The advantages lack the factor rho of their own step,
+    since PPO's ratio supplies it.
 
     Source: Espeholt et al., "IMPALA", 2018, equation 1, with c = lambda min(c_bar, rho) as in
     its remark 2.
@@ -127,3 +136,52 @@ def vtrace(
         correction = rho[t] * delta[t] + gamma * c[t] * correction
         targets[t] = values[t] + correction
     return advantages, targets
+
+
+#: A ratio counts as bounded from so far above the bound: recomputing a density in another order
+#: moves its logarithm by less, and fresh data must not look stale.
+_ROUNDING = 1e-4
+#: Log of the largest ratio that is counted; a larger one decides the sums alone anyway.
+_LOG_RATIO_MAX = 30.0
+
+
+@dataclass(frozen=True)
+class RatioSums:
+    """Sums over samples of what tells how stale they are; the sums of parts add up.
+
+    Attributes:
+        vector: ``[5]`` float64: samples, sum of ratios, sum of their squares, samples whose ratio
+            is above rho_bar, samples whose ratio is above c_bar.
+    """
+
+    vector: NDArray[np.float64]
+
+    @staticmethod
+    def of(log_ratio: Floats, *, rho_bar: float, c_bar: float) -> RatioSums:
+        """Sums over ``log_ratio``, of any shape."""
+        log_ratio = log_ratio.astype(np.float64)
+        ratio = np.exp(np.minimum(log_ratio, _LOG_RATIO_MAX))
+        bounded = [
+            np.count_nonzero(log_ratio > np.log(bar) + _ROUNDING) for bar in (rho_bar, c_bar)
+        ]
+        return RatioSums(
+            np.array([ratio.size, ratio.sum(), np.square(ratio).sum(), *bounded], np.float64)
+        )
+
+    @property
+    def rho_clip_share(self) -> float:
+        """Share of samples whose temporal difference V-trace bounds."""
+        return float(self.vector[3] / self.vector[0])
+
+    @property
+    def c_clip_share(self) -> float:
+        """Share of samples whose trace V-trace bounds."""
+        return float(self.vector[4] / self.vector[0])
+
+    @property
+    def effective_sample_size(self) -> float:
+        """Share of the samples that importance weighting leaves: 1 where all ratios are equal.
+
+        Source: Kish, "Survey sampling", 1965: ``(sum w)^2 / (n sum w^2)``.
+        """
+        return float(self.vector[1] ** 2 / (self.vector[0] * self.vector[2]))

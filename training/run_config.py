@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,7 +13,9 @@ from real.errors import ConfigError
 from sim.task import EnvConfig
 from training.networks import NetworkConfig
 from training.ppo import PpoConfig
+from training.queue import OverBound
 from training.symmetry import SymmetryConfig
+from training.throttle import ThrottleConfig
 
 
 class RunLength(Config):
@@ -33,6 +35,52 @@ class RunLength(Config):
     threads: int = Field(
         default=1, ge=1, description="threads inside each network; actor and critic run in two"
     )
+    stop_score: float | None = Field(
+        default=None, description="stop at the first evaluation with this score; null for never"
+    )
+    patience: int = Field(
+        default=0, ge=0, description="stop after as many evaluations without a new best; 0 = never"
+    )
+
+
+class RuntimeConfig(Config):
+    """How actors, learner and evaluators run side by side; the serial runtime reads none of it."""
+
+    actors: int | None = Field(
+        default=None, ge=1, description="actors; null for one per CPU but one, and at least one"
+    )
+    evaluators: int = Field(
+        default=1, ge=0, description="processes that score policies; 0 = nobody scores"
+    )
+    fragments_per_update: int | None = Field(
+        default=None, ge=1, description="rollouts of one update; null for as many as actors"
+    )
+    queue_capacity: int | None = Field(
+        default=None, ge=1, description="rollouts that may wait; null for two updates' worth"
+    )
+    max_staleness: int = Field(
+        default=4, ge=0, description="lag up to which a rollout is used whole [versions]"
+    )
+    over_bound: OverBound = Field(
+        default="drop", description="what happens to older ones: drop, or weight (1/2, 1/3, ...)"
+    )
+    returns: Literal["gae", "vtrace", "decoupled"] | None = Field(
+        default="vtrace", description="in place of ppo.returns, since data is of older policies"
+    )
+    start_timeout_s: float = Field(
+        default=120.0, gt=0.0, description="until an actor's first rollout; then it is replaced"
+    )
+    fragment_timeout_s: float = Field(
+        default=60.0, gt=0.0, description="for each later rollout; then the actor is replaced"
+    )
+    evaluation_timeout_s: float = Field(
+        default=300.0, gt=0.0, description="for one evaluation; then the evaluator is replaced"
+    )
+    max_restarts: int = Field(
+        default=10, ge=0, description="actors replaced within the window; one more ends the run"
+    )
+    restart_window_s: float = Field(default=600.0, gt=0.0, description="that window [s]")
+    throttle: ThrottleConfig = ThrottleConfig()
 
 
 class TrainingConfig(Config):
@@ -44,6 +92,7 @@ class TrainingConfig(Config):
     ppo: PpoConfig = PpoConfig()
     symmetry: SymmetryConfig = SymmetryConfig()
     run: RunLength = RunLength()
+    runtime: RuntimeConfig = RuntimeConfig()
 
     @model_validator(mode="after")
     def _rates_are_in_order(self) -> Self:
@@ -79,7 +128,7 @@ class RunConfig(EnvConfig):
 
 
 #: Where two configurations may differ and still be the same run.
-MAY_DIFFER = ("training.run.", "sim.threads")
+MAY_DIFFER = ("training.run.", "training.runtime.", "sim.threads")
 
 
 def load_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:

@@ -1,4 +1,5 @@
-"""How well a robot follows velocity commands: the definitions used for every engine and every log.
+"""How well a robot follows velocity commands, or keeps its balance: the definitions used for every
+engine and every log.
 
 Pure functions over arrays of T control steps and N episodes; evaluation feeds them simulated truth,
 the demonstration the ground truth of a ROS log.
@@ -24,6 +25,9 @@ KERNEL = 0.25
 
 #: Time at the start of an episode that does not count: the robot takes up its load [s].
 SETTLE_S = 1.0
+
+#: A passive hinge that leans less counts as upright [rad].
+BALANCED_RAD = 0.2
 
 #: In arrays of fall steps: did not fall.
 NEVER = -1
@@ -127,6 +131,39 @@ def tracking(
     upright = np.where(fallen_at == NEVER, total, fallen_at)
     scores = np.where(np.arange(total)[:, None] < upright, scores, 0.0)
     return scores[first:].mean(axis=0)
+
+
+def lean(off: Array) -> Array:
+    """How far passive hinges are from upright: the largest angle to the default pose.
+
+    Args:
+        off: ``[..., P]`` q - q_default of the passive hinges [rad]; full turns do not count.
+
+    Returns:
+        ``[...]`` in [0, pi], 0 without passive hinges [rad].
+    """
+    with np.errstate(invalid="ignore"):  # NaN and infinity stay NaN: nobody knows where that is
+        wrapped = np.abs(np.remainder(off + np.pi, 2.0 * np.pi) - np.pi)
+    return wrapped.max(axis=-1, initial=0.0)
+
+
+def balance(lean_rad: Array, *, fallen_at: Steps) -> Array:
+    """Share of episode time upright, of N episodes of equal length.
+
+    A step counts if every passive hinge leans by at most :data:`BALANCED_RAD`. After a fall nothing
+    counts: a pole that passes through the upright is not balanced.
+
+    Args:
+        lean_rad: ``[T, N]``, see :func:`lean`; NaN counts as not upright.
+        fallen_at: ``[N]`` step of the fall, or :data:`NEVER`.
+
+    Returns:
+        ``[N]`` in [0, 1].
+    """
+    total = lean_rad.shape[0]
+    before = np.where(fallen_at == NEVER, total, fallen_at)
+    up = (lean_rad <= BALANCED_RAD) & (np.arange(total)[:, None] < before)
+    return up.mean(axis=0)
 
 
 def upright_minutes(fallen_at: Steps, *, steps: int, dt_s: float) -> Array:

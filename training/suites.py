@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from real.contract import CommandLimits
 from real.errors import FerryError, nearest
 from sim.commands import CommandConfig, VelocityCommands
+from sim.task import StartConfig
 
 Array = NDArray[np.float64]
 Purpose = Literal["selection", "report"]
@@ -35,6 +36,11 @@ PURPOSES: Mapping[Purpose, int] = {"selection": 0, "report": 1}
 #: Commands of an episode: one in ten stands, shorter ones than the dead band stand too [m/s and
 #: rad/s], and each is held for a time in which a robot can reach it and keep it [s].
 STANDING_SHARE, DEADBAND, HOLD_S = 0.1, 0.1, (4.0, 8.0)
+
+#: How a robot with a passive hinge starts, uniform in +-value: its default pose is a balance, in
+#: which a policy that does nothing would look perfect. Every suite without the task's own
+#: randomisation uses it [rad and m, rad/s and m/s].
+OFF_BALANCE = StartConfig(joint_offset=0.05, joint_vel=0.05)
 
 #: What an episode draws, each from a stream of its own. Append only.
 STREAMS = ("command", "start", "domain", "sensor")
@@ -121,23 +127,25 @@ def generators(seeds: EpisodeSeeds, stream: str) -> list[np.random.Generator]:
 def episode_commands(
     limits: CommandLimits, rngs: list[np.random.Generator], *, steps: int, dt_s: float
 ) -> Array:
-    """Velocity commands of N episodes, over the whole range the policy was trained on.
+    """Commands of N episodes, over the whole range the policy was trained on.
 
     They are a property of the suite, not of a task file, so that a bundle and the run it came from
     get the same ones.
 
     Args:
-        limits: ranges of vx, vy [m/s] and wz [rad/s].
+        limits: ranges of vx, vy [m/s] and wz [rad/s], or of nothing.
         rngs: one generator per episode.
         steps: T.
         dt_s: control period [s].
 
     Returns:
-        ``[T, N, 3]``.
+        ``[T, N, 3]``, or ``[T, N, 0]`` for a policy without a command.
 
     Raises:
         FerryError: the policy takes another kind of command.
     """
+    if limits.dim == 0:
+        return np.empty((steps, len(rngs), 0))
     if limits.names != ("vx", "vy", "wz"):
         raise FerryError(
             f"the policy's command is ({', '.join(limits.names)}); the suites command velocities "

@@ -37,16 +37,19 @@ class PointEnv:
         num: N.
         seed: root seed.
         limit: steps per episode.
+        stream: (worker, restart), which share a seed without sharing random numbers.
     """
 
     policy_dim = 4
     critic_dim = 5
     action_dim = 2
 
-    def __init__(self, num: int, *, seed: int, limit: int = 40) -> None:
+    def __init__(
+        self, num: int, *, seed: int, limit: int = 40, stream: tuple[int, int] = (0, 0)
+    ) -> None:
         self.num_envs = num
         self.limit = limit
-        self._rngs = make_streams(seed, num)["start"]
+        self._rngs = make_streams(seed, num, stream=stream)["start"]
         self._position = np.zeros((num, 2))
         self._target = np.zeros((num, 2))
         self._clock = np.zeros(num, dtype=np.int64)

@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
+from real.errors import FerryError
 from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
-from training.checkpoint import (
-    checkpoint_name,
-    pointed,
-    prune_checkpoints,
-    save_checkpoint,
-    set_pointer,
-)
+from training.async_loop import AsyncRuntime
 from training.learner import Learner
-from training.loop import SerialRuntime
+from training.loop import Runtime, SerialRuntime
 from training.metrics import MetricsWriter, drop_records_after
-from training.networks import ActorCritic
 from training.progress import ProgressFn, silent
+from training.roles import (
+    Evaluate,
+    MakeEnv,
+    RestartBudget,
+    Stream,
+    Task,
+    actor_id,
+)
 from training.run_config import RunConfig, load_run_config, with_limits
 from training.run_folder import (
     LoadedPolicy,
     begin_run,
-    checkpoints_of,
     load_policy,
     new_run_dir,
-    record_evaluation,
     resume_run,
 )
+from training.scoring import EvaluatorCrew, InlineScorers, Scorers
+from training.session import Session
 from training.symmetry import Mirror
 
 __all__ = [
@@ -53,11 +57,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-#: Scores a policy on seeds kept for selection: a mapping for ``evaluations.jsonl`` that has at
-#: least ``score`` in it, higher is better.
-Evaluate = Callable[[ActorCritic], Mapping[str, Any]]
-#: Makes the worlds of a run.
-MakeEnv = Callable[[RunConfig], VectorEnv]
+RuntimeName = Literal["serial", "ray"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,15 @@ class TrainResult:
     best_score: float | None
     interrupted: bool
 
+    def rows(self) -> dict[str, str]:
+        """Names and values for people."""
+        return {
+            "run folder": str(self.run_dir),
+            "time": f"{self.training_s:.0f} s",
+            "env steps": f"{self.steps:,}",
+            "best score": "-" if self.best_score is None else f"{self.best_score:.3f}",
+        }
+
 
 def train(
     config: RunConfig,
@@ -91,6 +100,8 @@ def train(
     evaluate: Evaluate | None = None,
     progress: ProgressFn | None = None,
     env_factory: MakeEnv | None = None,
+    runtime: RuntimeName = "serial",
+    address: str | None = None,
 ) -> TrainResult:
     """Train, or go on training, until a limit is reached or a signal comes.
 
@@ -106,7 +117,11 @@ def train(
         evaluate: scores the policy; :func:`training.evaluator.selection_scorer` if None, or
             nobody if ``env_factory`` is given.
         progress: told how far the run is.
-        env_factory: makes the worlds; the task's own if None.
+        env_factory: makes the worlds of an actor; the task's own if None. With ``ray`` it is called
+            in other processes, and here once for the sizes.
+        runtime: ``serial`` is deterministic, in this process; ``ray`` has actors, evaluators and
+            the store of weights in processes of their own and learns here.
+        address: ``HOST:PORT`` of a Ray cluster; None starts Ray on this machine.
 
     Raises:
         FerryError: the folder or configuration does not allow it, the disk is full, or training
@@ -114,26 +129,31 @@ def train(
     """
     config = with_limits(config, minutes=minutes, steps=steps)
     run = config.training.run
+    if address is not None and runtime != "ray":
+        raise FerryError(f"address {address} is of a Ray cluster; it needs the runtime ray")
     if evaluate is None and env_factory is None:
         evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
         # The worlds come first: a task that cannot run leaves no folder behind.
-        env = (env_factory or _task_env)(config)
+        env = (env_factory or _task_env)(config, (0, 0))
         stack.callback(env.close)
-        runtime = _runtime(config, env)
+        if runtime == "serial":
+            made = _serial(config, env, evaluate)
+        else:
+            task = Task(config, env_factory or _actor_env, evaluate)
+            made = _asynchronous(config, env, task, address)
+        trainer, scorers = stack.enter_context(made)
         if resume:
-            runtime.restore(resume_run(out, config))
-            drop_records_after(out / "evaluations.jsonl", runtime.progress.steps)
+            trainer.restore(resume_run(out, config))
+            drop_records_after(out / "evaluations.jsonl", trainer.progress.steps)
         else:
             begin_run(out, config)
-        writer = MetricsWriter(out, first_step=runtime.progress.steps)
+        writer = MetricsWriter(out, first_step=trainer.progress.steps)
         stack.callback(writer.close)
         stop = stack.enter_context(_stop_on_signal())
-        session = _Session(
-            out, config, runtime=runtime, writer=writer, evaluate=evaluate, stop=stop
-        )
+        session = Session(out, config, runtime=trainer, writer=writer, scorers=scorers, stop=stop)
         session.run(progress or silent, resumed=resume)
-    done = runtime.progress
+    done = trainer.progress
     return TrainResult(
         run_dir=out,
         training_s=done.training_s,
@@ -144,130 +164,13 @@ def train(
     )
 
 
-class _Session:
-    """The loop around the runtime: limits, metrics, evaluations, checkpoints."""
-
-    def __init__(
-        self,
-        out: Path,
-        config: RunConfig,
-        *,
-        runtime: SerialRuntime,
-        writer: MetricsWriter,
-        evaluate: Evaluate | None,
-        stop: threading.Event,
-    ) -> None:
-        self._out = out
-        self._root = checkpoints_of(out)
-        self._run = config.training.run
-        self._runtime = runtime
-        self._writer = writer
-        self._evaluate = evaluate
-        self._stop = stop
-        self._saved_step: int | None = None
-        self._earlier_s = runtime.progress.training_s
-        self._start = time.perf_counter()
-
-    def run(self, progress: ProgressFn, *, resumed: bool) -> None:
-        done = self._runtime.progress
-        if resumed:
-            self._saved_step = done.steps
-            self._point_at_best()
-            if done.evaluated_step != done.steps:
-                # What was loaded is scored before it is changed: a policy that was spoilt on
-                # the way shows here.
-                self._score()
-        while self._share() < 1.0 and not self._stop.is_set():
-            metrics = self._runtime.iterate()
-            share = self._share()
-            times = {
-                "time/training_s": done.training_s,
-                "time/evaluation_s": done.evaluation_s,
-            }
-            self._writer.write(done.steps, {**metrics, **times})
-            if self._due(self._run.evaluate_every):
-                self._score()
-            elif self._due(self._run.checkpoint_every):
-                self._save()
-            progress(share, 1.0, self._note(metrics))
-        self._save()
-        if done.evaluated_step != done.steps and not self._stop.is_set():
-            self._score()
-        progress(self._share(), 1.0)
-
-    def _share(self) -> float:
-        """How much of the run is done, 1 when a limit is reached."""
-        done, run = self._runtime.progress, self._run
-        self._tick()
-        shares = [done.steps / run.steps]
-        if run.minutes is not None:
-            shares.append(done.training_s / (60.0 * run.minutes))
-        return min(1.0, max(shares))
-
-    def _tick(self) -> None:
-        """Bring the training time up to date."""
-        elapsed = time.perf_counter() - self._start
-        self._runtime.progress.training_s = self._earlier_s + elapsed
-
-    def _due(self, every: int) -> bool:
-        return every > 0 and self._runtime.progress.iteration % every == 0
-
-    def _score(self) -> None:
-        """Save, evaluate, and point ``best`` here if it is."""
-        self._save()
-        if self._evaluate is None:
-            return
-        done = self._runtime.progress
-        start = time.perf_counter()
-        record = dict(self._evaluate(self._runtime.policy_copy()))
-        done.evaluation_s += time.perf_counter() - start
-        self._tick()
-        score = float(record["score"])
-        done.evaluated_step = done.steps
-        better = done.best_score is None or score > done.best_score
-        if better:
-            done.best_score, done.best_step = score, done.steps
-        self._save(again=True)  # with the score in it
-        if better:
-            set_pointer(self._root, "best", self._runtime.checkpoint_name)
-        about = {
-            "step": done.steps,
-            "iteration": done.iteration,
-            "version": self._runtime.learner.version,
-            "training_s": done.training_s,
-            "evaluation_s": done.evaluation_s,
-        }
-        record_evaluation(self._out, {**about, **record})
-        self._writer.write(done.steps, {"evaluation/score": score})
-        log.info("%d steps: score %.3f, best %.3f", done.steps, score, done.best_score)
-
-    def _point_at_best(self) -> None:
-        """Finish what a kill between saving a best score and pointing at it left undone."""
-        step = self._runtime.progress.best_step
-        if step is None:
-            return
-        best = self._root / checkpoint_name(step)
-        if best.is_dir() and pointed(self._root, "best") != best:
-            set_pointer(self._root, "best", best.name)
-
-    def _save(self, *, again: bool = False) -> None:
-        if again or self._saved_step != self._runtime.progress.steps:
-            save_checkpoint(self._root, self._runtime.checkpoint())
-            self._saved_step = self._runtime.progress.steps
-            prune_checkpoints(self._root, keep=self._run.keep)
-
-    def _note(self, metrics: Mapping[str, float]) -> str:
-        done = self._runtime.progress
-        parts = [f"{done.steps / 1e6:.2f}M steps", f"{metrics['time/steps_per_s']:,.0f}/s"]
-        if "train/return" in metrics:
-            parts.append(f"return {metrics['train/return']:.1f}")
-        if done.best_score is not None:
-            parts.append(f"best {done.best_score:.3f}")
-        return ", ".join(parts)
+def _task_env(config: RunConfig, stream: Stream) -> VectorEnv:
+    return make_env(config, seed=config.training.seed, stream=stream)
 
 
-def _task_env(config: RunConfig) -> VectorEnv:
-    return make_env(config, seed=config.training.seed)
+def _actor_env(config: RunConfig, stream: Stream) -> VectorEnv:
+    """The worlds of one of many actors, each of which has one core."""
+    return make_env(config, seed=config.training.seed, stream=stream, threads=1)
 
 
 def _selection(config: RunConfig) -> Evaluate:
@@ -277,10 +180,9 @@ def _selection(config: RunConfig) -> Evaluate:
     return selection_scorer(config)
 
 
-def _runtime(config: RunConfig, env: VectorEnv) -> SerialRuntime:
+def _learner(config: RunConfig, env: VectorEnv) -> Learner:
     training = config.training
-    actor = ActorWorker(env, "actor-0", network=training.network, seed=training.seed)
-    learner = Learner(
+    return Learner(
         env.policy_dim,
         env.critic_dim,
         action_dim=env.action_dim,
@@ -289,7 +191,68 @@ def _runtime(config: RunConfig, env: VectorEnv) -> SerialRuntime:
         seed=training.seed,
         mirror=_mirror(config, env),
     )
-    return SerialRuntime(actor, learner, horizon=training.horizon)
+
+
+@contextlib.contextmanager
+def _serial(
+    config: RunConfig, env: VectorEnv, evaluate: Evaluate | None
+) -> Iterator[tuple[Runtime, Scorers | None]]:
+    training = config.training
+    actor = ActorWorker(env, actor_id((0, 0)), network=training.network, seed=training.seed)
+    runtime = SerialRuntime(actor, _learner(config, env), horizon=training.horizon)
+    yield runtime, None if evaluate is None else InlineScorers(evaluate)
+
+
+@contextlib.contextmanager
+def _asynchronous(
+    config: RunConfig, env: VectorEnv, task: Task, address: str | None
+) -> Iterator[tuple[Runtime, Scorers | None]]:
+    # Without a token anybody who reaches the ports can run code here. Ray reads this when it is
+    # imported, which happens here, since it is an extra of its own.
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    from training.cluster import ray_engine
+
+    training, runtime_config = config.training, config.training.runtime
+    if runtime_config.returns is not None:
+        ppo = training.ppo.model_copy(update={"returns": runtime_config.returns})
+        training = training.model_copy(update={"ppo": ppo})
+        config = config.model_copy(update={"training": training})
+    actors = runtime_config.actors or max(1, (os.cpu_count() or 2) - 1)
+    evaluators = 0 if task.evaluate is None else runtime_config.evaluators
+    numbers = env.num_envs * (training.horizon + 1) * (env.policy_dim + env.critic_dim)
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(
+            ray_engine(
+                task,
+                processes=actors + evaluators,
+                rollout_bytes=8 * numbers,  # four for each, and as much for all that is smaller
+                rollouts=4 * actors,
+                address=address,
+            )
+        )
+        runtime = AsyncRuntime(
+            _learner(config, env),
+            engine,
+            config=runtime_config,
+            actors=actors,
+            horizon=training.horizon,
+        )
+        stack.callback(runtime.rest)
+        if evaluators == 0:
+            yield runtime, None
+            return
+        crew = EvaluatorCrew(
+            engine,
+            evaluators,
+            timeout_s=runtime_config.evaluation_timeout_s,
+            budget=RestartBudget(
+                runtime_config.max_restarts, runtime_config.restart_window_s, clock=time.monotonic
+            ),
+            clock=time.monotonic,
+        )
+        runtime.idle_evaluators = lambda: crew.idle_share
+        yield runtime, crew
 
 
 def _mirror(config: RunConfig, env: VectorEnv) -> Mirror | None:

@@ -15,17 +15,19 @@ from real.frames import tilt
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
 from sim.engine import Engine, InitialState, WorldState
+from sim.measure import passive_hinges
 from sim.mujoco_engine import MujocoEngine
 from sim.randomize import Randomizer, delay_max_s
 from sim.sensors import Sensors
 from sim.task import EnvConfig, draw_start
 from training.progress import ProgressFn
-from training.suites import EpisodeSeeds, Suite, episode_commands, generators
+from training.scores import lean
+from training.suites import OFF_BALANCE, EpisodeSeeds, Suite, episode_commands, generators
 
 Array = NDArray[np.float64]
 
-#: Robots of an evaluation start in their default pose, so they need no ramp. Everything else is
-#: what a robot has by default.
+#: Robots of an evaluation start in or near their default pose, so they need no ramp. Everything
+#: else is what a robot has by default.
 SAFETY = SafetySettings(ramp_s=0.0)
 
 
@@ -34,11 +36,13 @@ class Trajectory:
     """What N robots did in T control steps.
 
     Attributes:
-        command: ``[T, N, 3]``.
+        command: ``[T, N, C]``.
         lin_vel_b: ``[T, N, 3]`` true velocity at the end of each step [m/s].
         ang_vel_b: ``[T, N, 3]`` [rad/s].
         tilt_rad: ``[T, N]``; NaN where the physics diverged.
         height_m: ``[T, N]`` height of the base [m].
+        lean_rad: ``[T, N]`` how far passive hinges are from upright, see
+            :func:`training.scores.lean`; NaN where the physics diverged.
         verdict: ``[T, N]`` :class:`~deploy.safety.Verdict` values.
     """
 
@@ -47,6 +51,7 @@ class Trajectory:
     ang_vel_b: Array
     tilt_rad: Array
     height_m: Array
+    lean_rad: Array
     verdict: NDArray[np.int8]
 
 
@@ -68,12 +73,15 @@ class Worlds:
     ) -> None:
         self.suite = suite
         self.seeds = seeds
+        self.robot = robot
         self._rows = np.arange(len(seeds))
         self._first = InitialState.default(robot, len(seeds))
         self._randomizer: Randomizer | None = None
         self._sensors: Sensors | None = None
         if not suite.randomized:
             self._engine: Engine = _engine(suite, robot, len(seeds))
+            if passive_hinges(robot).size:
+                self._first = draw_start(OFF_BALANCE, robot, generators(seeds, "start"))
             return
         if config is None:
             raise FerryError(
@@ -147,6 +155,8 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
     command = episode_commands(contract.command, generators(seeds, "command"), steps=steps, dt_s=dt)
     lin_vel, ang_vel = np.empty((steps, num, 3)), np.empty((steps, num, 3))
     tilted, height = np.empty((steps, num)), np.empty((steps, num))
+    leaning = np.empty((steps, num))
+    hinges, upright = passive_hinges(worlds.robot), worlds.robot.q_default
     verdict = np.empty((steps, num), dtype=np.int8)
     controller = Controller(policy, num, settings=SAFETY)
     state = worlds.start()
@@ -161,9 +171,11 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
         lin_vel[step], ang_vel[step] = truth.lin_vel_b, truth.robot.gyro_b
         tilted[step] = np.where(truth.diverged, np.nan, tilt(truth.robot.quat_wb))
         height[step] = truth.position_w[:, 2]
+        off = (truth.robot.q - upright)[:, hinges]
+        leaning[step] = np.where(truth.diverged, np.nan, lean(off))
         verdict[step] = tick.verdict
         progress(step + 1, steps)
-    return Trajectory(command, lin_vel, ang_vel, tilted, height, verdict)
+    return Trajectory(command, lin_vel, ang_vel, tilted, height, leaning, verdict)
 
 
 def _now_ns(state: RobotState) -> int:

@@ -41,6 +41,7 @@ def test_a_schedule_is_armed_played_recorded_and_reported(bundle, settings, tmp_
         schedule=Schedule(0.05, LIMITS.names, commands),
         record=record,
         safety_settings=settings,
+        watchdog_periods=50,  # a busy computer pauses; what a pause does is tested elsewhere
         on_status=said.append,
         progress=lambda *now: told.append(now),
     )

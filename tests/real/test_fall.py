@@ -39,12 +39,21 @@ def test_training_and_scoring_find_a_fall_in_the_same_step(dt):
     height = np.where(rng.random((80, 5)) < 0.95, 0.1, 0.3)  # low in long stretches
     tilt = np.where(rng.random((80, 5)) < 0.01, 1.2, 0.5)
     scored = fall_steps(tilt, height, fall_height_m=0.16, dt_s=dt)
-    check = Terminations(TerminationConfig(), 5, fall_height_m=0.16, control_dt_s=dt)
+    check = Terminations(
+        TerminationConfig(),
+        5,
+        fall_height_m=0.16,
+        joints=(),
+        q_default=np.zeros(0),
+        control_dt_s=dt,
+    )
     no = np.zeros(5, dtype=bool)
     found = np.full(5, NEVER)
     for step in range(80):
         gravity = np.stack([np.sin(tilt[step]), np.zeros(5), -np.cos(tilt[step])], axis=1)
-        fallen = check.check(gravity, height[step], body_contact=no, diverged=no).fallen
+        fallen = check.check(
+            gravity, height[step], q=np.zeros((5, 0)), body_contact=no, diverged=no
+        ).fallen
         found = np.where(fallen & (found == NEVER), step, found)
     np.testing.assert_array_equal(found, scored)
     assert len(set(found.tolist())) > 1

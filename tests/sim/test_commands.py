@@ -3,8 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from real.errors import ConfigError
-from sim.commands import CommandConfig, VelocityCommands, command_schedule
+from real.errors import ConfigError, FerryError
+from sim.commands import (
+    CommandConfig,
+    VelocityCommands,
+    command_limits,
+    command_schedule,
+    make_commands,
+    velocity_command,
+)
 from sim.streams import make_streams
 
 DT = 0.02
@@ -163,3 +170,34 @@ def test_an_empty_range_is_refused() -> None:
 def test_a_schedule_without_length_is_refused(seconds: float, dt: float) -> None:
     with pytest.raises(ConfigError, match="expected both > 0"):
         command_schedule(CONFIG, seconds=seconds, dt=dt, seed=0)
+
+
+# ------------------------------------------------------------------ tasks without a command
+
+
+def test_a_task_without_a_command_has_one_of_length_zero_and_draws_nothing() -> None:
+    rngs = [np.random.default_rng(i) for i in range(3)]
+    before = [rng.bit_generator.state for rng in rngs]
+    commands = make_commands(None, 3, rngs, control_dt_s=DT)
+    commands.reset(np.arange(3))
+    commands.step()
+    commands.load_state_dict(commands.state_dict())
+    assert commands.value.shape == (3, 0)
+    assert [rng.bit_generator.state for rng in rngs] == before
+    limits = command_limits(None)
+    assert (limits.dim, limits.names, limits.low, limits.high, limits.units) == (0, (), (), (), ())
+
+
+def test_a_task_with_a_command_gets_the_velocity_commands_of_its_config() -> None:
+    made = make_commands(CONFIG, 2, [np.random.default_rng(i) for i in (7, 8)], control_dt_s=DT)
+    own = VelocityCommands(CONFIG, 2, [np.random.default_rng(i) for i in (7, 8)], control_dt_s=DT)
+    for commands in (made, own):
+        commands.reset(np.arange(2))
+    np.testing.assert_array_equal(made.value, own.value)
+    assert command_limits(CONFIG) == CONFIG.limits()
+
+
+def test_who_drives_a_robot_refuses_a_task_without_a_velocity_command() -> None:
+    assert velocity_command(CONFIG, "walk") is CONFIG
+    with pytest.raises(FerryError, match="'poles' has no velocity command"):
+        velocity_command(None, "poles")

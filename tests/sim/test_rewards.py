@@ -31,6 +31,8 @@ def measured(**given: Any) -> RewardInput:
         "dq": np.zeros((3, 2)),
         "ddq": np.zeros((3, 2)),
         "tau": np.zeros((3, 2)),
+        "actuated": np.array([1]),
+        "passive_hinges": np.array([0]),
         "action": np.zeros((3, 2)),
         "action_1": np.zeros((3, 2)),
         "action_2": np.zeros((3, 2)),
@@ -122,6 +124,19 @@ BY_HAND: dict[str, tuple[dict[str, Any], dict[str, float], list[float]]] = {
         {},
         [0.4, 0.0, 0.2],
     ),
+    # joint 0 turns without a motor: 60 degrees, a full turn and 0.1 rad. chord^2 = 2 - 2 cos
+    "upright": (
+        {"q_offset": np.array([[np.pi / 3, 9.0], [-2.0 * np.pi, 9.0], [0.1, 9.0]])},
+        {"sigma": 0.5},
+        [np.exp(-1.0 / 0.5), 1.0, np.exp((2.0 * np.cos(0.1) - 2.0) / 0.5)],
+    ),
+    "passive_vel": ({"dq": np.array([[3.0, 9.0], [-1.0, 9.0], [0.0, 9.0]])}, {}, [9.0, 1.0, 0.0]),
+    "actuated_pos": (
+        {"q_offset": np.array([[9.0, 3.0], [9.0, -1.0], [9.0, 0.5]])},
+        {},
+        [9.0, 1.0, 0.25],
+    ),
+    "actuated_vel": ({"dq": np.array([[9.0, -3.0], [9.0, 1.0], [9.0, 0.0]])}, {}, [9.0, 1.0, 0.0]),
     "action_rate": (
         {
             "action": np.array([[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]]),
@@ -284,6 +299,11 @@ def test_unknown_parameter_names_the_nearest_and_all_that_are_known() -> None:
         check_rewards({"track_lin_vel": RewardConfig(weight=1.0, params={"sgma": 1.0})})
     with pytest.raises(ConfigError, match="it has: none"):
         check_rewards({"torque": RewardConfig(weight=1.0, params={"sigma": 1.0})})
+
+
+def test_a_robot_without_a_passive_hinge_has_nothing_to_keep_upright():
+    with pytest.raises(ConfigError, match="hinge without a motor"):
+        term("upright", measured(passive_hinges=np.array([], dtype=np.intp)))
 
 
 @pytest.mark.parametrize("feet", [2, 6])

@@ -54,9 +54,10 @@ def test_the_issue_s_command_ranges_and_rates_are_in_the_file() -> None:
     assert (ROBOT.control_dt_s, ROBOT.physics_dt_s) == (0.02, 0.005)
 
 
-def test_every_number_in_the_file_has_its_reason_beside_it() -> None:
+@pytest.mark.parametrize("task", ["a1_walk", "cartpole_balance"])
+def test_every_number_in_the_file_has_its_reason_beside_it(task: str) -> None:
     section = ""
-    for line in config_path("a1_walk").read_text().splitlines():
+    for line in config_path(task).read_text().splitlines():
         section = line.split(":")[0] if re.match(r"\w", line) else section
         if section in {"schema_version", "training"} or not re.search(r"[:,\[] *-?\d", line):
             continue
@@ -201,3 +202,28 @@ def test_a_world_s_start_depends_on_its_own_generator_alone() -> None:
     last = draw_start(START, ROBOT, make_streams(1, 3)["start"][2:])
     np.testing.assert_array_equal(all_three.q[2:], last.q)
     np.testing.assert_array_equal(all_three.ang_vel_b[2:], last.ang_vel_b)
+
+
+# ------------------------------------------------------------------ a task without a command
+
+
+def test_what_follows_a_command_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    text = config_path("a1_walk").read_text()
+    section = text[text.index("command:\n") : text.index("soft_limit:")]
+    path = tmp_path / "task.yaml"
+    path.write_text(text.replace(section, "command: null\n"))
+    with pytest.raises(ConfigError, match="follow a velocity command, but the task has none") as e:
+        load_env_config(path)
+    lost = ("track_lin_vel", "track_ang_vel", "feet_air_time", "foot_clearance", "trot")
+    assert all(f"rewards.{name}" in str(e.value) for name in lost)
+    assert "observation.command" in str(e.value)
+    assert "rewards.orientation" not in str(e.value)
+
+
+def test_the_command_of_a_task_is_said_to_be_absent_and_never_just_left_out(tmp_path: Path) -> None:
+    text = config_path("cartpole_balance").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("command:")]
+    path = tmp_path / "task.yaml"
+    path.write_text(text.replace(line, ""))
+    with pytest.raises(ConfigError, match="command"):
+        load_env_config(path)

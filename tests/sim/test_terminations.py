@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from real.errors import ConfigError
 from real.frames import from_rpy, projected_gravity
 from real.signals import RobotState
 from sim.engine import WorldState
@@ -20,10 +21,19 @@ DT = 0.02
 NO = np.zeros(3, dtype=bool)
 UPRIGHT = np.tile([0.0, 0.0, -1.0], (3, 1))
 HIGH = np.full(3, 0.3)
+JOINTS, DEFAULT = ("rail", "pole"), np.array([0.5, -0.1])
+Q = np.tile(DEFAULT, (3, 1))
 
 
 def make(config: TerminationConfig | None = None, height: float | None = 0.16) -> Terminations:
-    return Terminations(config or TerminationConfig(), 3, fall_height_m=height, control_dt_s=DT)
+    return Terminations(
+        config or TerminationConfig(),
+        3,
+        fall_height_m=height,
+        joints=JOINTS,
+        q_default=DEFAULT,
+        control_dt_s=DT,
+    )
 
 
 def world(num: int = 4) -> WorldState:
@@ -61,7 +71,9 @@ def test_nan_counts_as_the_bad_case() -> None:
 def test_low_is_a_fall_only_after_two_tenths_of_a_second() -> None:
     check = make()
     height = np.array([0.1, 0.3, 0.159])
-    fallen = [check.check(UPRIGHT, height, body_contact=NO, diverged=NO).fallen for _ in range(11)]
+    fallen = [
+        check.check(UPRIGHT, height, q=Q, body_contact=NO, diverged=NO).fallen for _ in range(11)
+    ]
     assert not np.array(fallen[:9]).any()  # 0.18 s
     np.testing.assert_array_equal(fallen[9], [True, False, True])  # 0.2 s
     np.testing.assert_array_equal(fallen[10], [True, False, True])
@@ -71,7 +83,7 @@ def test_rising_above_the_height_starts_the_count_anew() -> None:
     check = make()
     for step in range(30):
         height = np.array([0.3 if step % 9 == 8 else 0.1, 0.1, 0.3])
-        found = check.check(UPRIGHT, height, body_contact=NO, diverged=NO)
+        found = check.check(UPRIGHT, height, q=Q, body_contact=NO, diverged=NO)
     np.testing.assert_array_equal(found.fallen, [False, True, False])
 
 
@@ -79,9 +91,9 @@ def test_reset_starts_the_count_of_its_rows_anew() -> None:
     check = make()
     low = np.full(3, 0.1)
     for _ in range(9):
-        check.check(UPRIGHT, low, body_contact=NO, diverged=NO)
+        check.check(UPRIGHT, low, q=Q, body_contact=NO, diverged=NO)
     check.reset(np.array([1]))
-    found = check.check(UPRIGHT, low, body_contact=NO, diverged=NO)
+    found = check.check(UPRIGHT, low, q=Q, body_contact=NO, diverged=NO)
     np.testing.assert_array_equal(found.fallen, [True, False, True])
 
 
@@ -89,9 +101,9 @@ def test_state_carries_the_count() -> None:
     first, second = make(), make()
     low = np.array([0.1, 0.3, 0.1])
     for _ in range(9):
-        first.check(UPRIGHT, low, body_contact=NO, diverged=NO)
+        first.check(UPRIGHT, low, q=Q, body_contact=NO, diverged=NO)
     second.load_state_dict(first.state_dict())
-    found = second.check(UPRIGHT, low, body_contact=NO, diverged=NO)
+    found = second.check(UPRIGHT, low, q=Q, body_contact=NO, diverged=NO)
     np.testing.assert_array_equal(found.fallen, [True, False, True])
 
 
@@ -100,7 +112,7 @@ def test_a_robot_without_fall_height_falls_by_tilt_alone() -> None:
     gravity = UPRIGHT.copy()
     gravity[2] = [0.0, 1.0, 0.0]
     for _ in range(20):
-        found = check.check(gravity, np.full(3, -5.0), body_contact=NO, diverged=NO)
+        found = check.check(gravity, np.full(3, -5.0), q=Q, body_contact=NO, diverged=NO)
     np.testing.assert_array_equal(found.fallen, [False, False, True])
 
 
@@ -112,7 +124,7 @@ def test_conditions_do_not_depend_on_the_switches(enabled: bool) -> None:
     gravity = UPRIGHT.copy()
     gravity[0] = [1.0, 0.0, 0.0]
     touching = np.array([False, True, False])
-    found = make(config).check(gravity, HIGH, body_contact=touching, diverged=NO)
+    found = make(config).check(gravity, HIGH, q=Q, body_contact=touching, diverged=NO)
     np.testing.assert_array_equal(found.fallen, [True, False, False])
     np.testing.assert_array_equal(found.body_contact, touching)
     np.testing.assert_array_equal(found.terminated, [enabled, not enabled, False])
@@ -121,7 +133,7 @@ def test_conditions_do_not_depend_on_the_switches(enabled: bool) -> None:
 def test_divergence_always_terminates() -> None:
     config = TerminationConfig(fall=FallConfig(enabled=False))
     diverged = np.array([False, True, False])
-    found = make(config).check(UPRIGHT, HIGH, body_contact=NO, diverged=diverged)
+    found = make(config).check(UPRIGHT, HIGH, q=Q, body_contact=NO, diverged=diverged)
     np.testing.assert_array_equal(found.terminated, diverged)
     later = found.with_diverged(np.array([False, False, True]))
     np.testing.assert_array_equal(later.terminated, [False, True, True])
@@ -153,3 +165,29 @@ def test_infinities_that_cancel_are_seen() -> None:
     true = world()
     true.robot.q[3, :2] = [np.inf, -np.inf]
     np.testing.assert_array_equal(finite_rows(true, true.robot), [True, True, True, False])
+
+
+def test_a_joint_too_far_from_its_default_position_ends_the_episode_on_either_side() -> None:
+    check = make(TerminationConfig(joints={"pole": 0.3}))
+    # -0.1 -+ 0.3: from -0.4 to 0.2; the rail may go anywhere
+    for pole, expected in ([-0.39, 0.19, 0.21], [0, 0, 1]), ([-0.41, np.nan, 0.0], [1, 1, 0]):
+        q = np.stack([np.array([0.0, -90.0, 90.0]), np.array(pole)], axis=1)
+        found = check.check(UPRIGHT, HIGH, q=q, body_contact=NO, diverged=NO)
+        np.testing.assert_array_equal(found.strayed, np.array(expected, dtype=bool))
+        np.testing.assert_array_equal(found.terminated, found.strayed)
+        np.testing.assert_array_equal(found.failed, found.strayed)
+        assert not found.fallen.any()
+
+
+def test_every_bound_counts_and_without_bounds_nothing_strays() -> None:
+    q = DEFAULT + np.array([[0.0, 0.0], [1.1, 0.0], [0.0, -0.6]])
+    both = make(TerminationConfig(joints={"pole": 0.5, "rail": 1.0}))
+    found = both.check(UPRIGHT, HIGH, q=q, body_contact=NO, diverged=NO)
+    np.testing.assert_array_equal(found.strayed, [False, True, True])
+    free = make().check(UPRIGHT, HIGH, q=np.full((3, 2), np.nan), body_contact=NO, diverged=NO)
+    assert not free.strayed.any() and not free.terminated.any()
+
+
+def test_a_bound_for_a_joint_that_is_not_there_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no joint 'poel'.*did you mean 'pole'.*rail, pole"):
+        make(TerminationConfig(joints={"poel": 0.3}))

@@ -54,7 +54,8 @@ class Toppling(Standing):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return short_run(tmp_path_factory.mktemp("evaluated") / "run")
+    folder = tmp_path_factory.mktemp("evaluated") / "run"
+    return short_run(folder, "training.run.checkpoint_every=1", "training.run.keep=9")
 
 
 @pytest.fixture(scope="module")

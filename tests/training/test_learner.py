@@ -11,42 +11,19 @@ import torch
 
 from real.errors import FerryError
 from real.rollout import Rollout
-from training.actor import ActorWorker
+from tests.training.learner_case import (
+    NETWORK,
+    actor,
+    assert_same,
+    learner,
+    state_of,
+    train,
+)
 from training.learner import MAX_REFUSED, Learner, TrainingDiverged
 from training.networks import ActorCritic, NetworkConfig, gaussian_log_prob
 from training.ppo import PpoConfig
 from training.returns import Ends, gae
 from training.snapshot import take_snapshot
-from training.toy_env import PointEnv
-
-NETWORK = NetworkConfig(hidden=(32, 32), critic_hidden=(32, 32))
-
-
-def learner(**ppo) -> Learner:
-    return Learner(4, 5, action_dim=2, network=NETWORK, ppo=PpoConfig(**ppo), seed=0)
-
-
-def actor(num: int = 64, *, limit: int = 40, stream: tuple[int, int] = (0, 0)) -> ActorWorker:
-    env = PointEnv(num, seed=0, limit=limit)
-    return ActorWorker(env, f"a{stream[0]}", network=NETWORK, seed=0, stream=stream)
-
-
-def train(made: Learner, acting: ActorWorker, updates: int, horizon: int = 16) -> list[Rollout]:
-    snapshot, rollouts = made.snapshot(), []
-    for _ in range(updates):
-        rollouts.append(acting.collect(snapshot, horizon))
-        snapshot, _ = made.update(rollouts[-1:])
-    return rollouts
-
-
-def state_of(made: Learner) -> dict[str, np.ndarray]:
-    return {**made.snapshot().state, **made.state_dict()}
-
-
-def assert_same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name], err_msg=name)
 
 
 def test_ppo_solves_the_toy_task_in_seconds():

@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 import torch
 
-from training.networks import (
-    ActorCritic,
-    NetworkConfig,
-    gaussian_entropy,
-    gaussian_kl,
-    gaussian_log_prob,
-)
+from training.distributions import gaussian_log_prob
+from training.networks import ActorCritic, NetworkConfig
 from training.normalizer import Moments
 
 D, C, A = 5, 7, 3
@@ -26,34 +20,6 @@ def policy(seed: int = 0, **config) -> ActorCritic:
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def test_the_log_density_by_hand():
-    # one dimension, sigma 2, one sigma off: -1/2 - log 2 - log(2 pi) / 2
-    found = gaussian_log_prob(
-        torch.tensor([[5.0]]), torch.tensor([[3.0]]), torch.tensor([math.log(2.0)])
-    )
-    expected = -0.5 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
-    assert found.shape == (1,)
-    assert found.item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_density_entropy_and_kl_equal_those_of_torch():
-    mean, other, action = normal(6, A), normal(6, A, seed=1), normal(6, A, seed=2)
-    log_std, other_log_std = 0.3 * normal(A, seed=3), 0.3 * normal(A, seed=4)
-    ours = torch.distributions.Normal(mean, log_std.exp())
-    theirs = torch.distributions.Normal(other, other_log_std.exp())
-    torch.testing.assert_close(
-        gaussian_log_prob(action, mean, log_std), ours.log_prob(action).sum(-1)
-    )
-    torch.testing.assert_close(gaussian_entropy(log_std), ours.entropy()[0].sum())
-    kl = torch.distributions.kl_divergence(theirs, ours).sum(-1).mean()
-    torch.testing.assert_close(gaussian_kl(other, other_log_std, mean, log_std), kl)
-
-
-def test_the_kl_of_a_policy_to_itself_is_zero():
-    mean, log_std = normal(6, A), normal(A, seed=1)
-    assert gaussian_kl(mean, log_std, mean, log_std).item() == pytest.approx(0.0, abs=1e-6)
 
 
 def test_an_action_is_mean_plus_scaled_noise_and_has_its_own_density():
@@ -116,3 +82,27 @@ def test_raw_observations_go_in_and_the_statistics_travel_with_the_weights():
     assert loaded.obs_norm.count == 300
     critic = normal(9, C)
     assert torch.equal(loaded.value(critic), module.value(critic))
+
+
+def test_a_squashed_policy_hands_the_robot_its_squashed_mean_and_stays_in_bounds():
+    module = policy(squash=2.0, init_std=0.5)
+    with torch.no_grad():
+        module.actor[-1].bias.copy_(torch.tensor([0.5, -4.0, 30.0]))
+    obs = normal(6, D)
+    mean, log_std = module(obs)
+    torch.testing.assert_close(mean, 2.0 * torch.tanh(module.mean(obs) / 2.0))
+    assert module.mean(obs).abs().max() > 2.0 >= mean.abs().max()
+    np.testing.assert_allclose(log_std.detach(), math.log(0.5), rtol=1e-6)
+    action, log_prob = module.act(obs, noise=normal(6, A, seed=1))
+    assert action.abs().max() <= 2.0
+    again = module.distribution.log_prob(action, module.mean(obs), module.log_std)
+    torch.testing.assert_close(log_prob, again)
+
+
+def test_the_critic_may_see_what_the_actor_cannot():
+    module = policy()
+    critic = normal(5, C)
+    assert module.critic[0].weight.shape[1] == C != module.actor[0].weight.shape[1] == D
+    moved = critic.clone()
+    moved[:, -1] += 1.0  # a number that only the critic has
+    assert not torch.allclose(module.value(moved), module.value(critic))

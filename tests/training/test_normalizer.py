@@ -52,6 +52,14 @@ def test_the_order_of_merging_does_not_matter():
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-9)
 
 
+def test_merging_is_symmetric_to_the_last_bit():
+    for seed in range(20):
+        a = Moments.of(samples(seed, 3 + 1000 * seed, shift=1e3 * seed))
+        b = Moments.of(samples(seed + 100, 50, shift=-7.0))
+        for x, y in zip(vars(merge(a, b)).values(), vars(merge(b, a)).values(), strict=True):
+            assert torch.equal(x, y)
+
+
 def test_merging_with_nothing_changes_nothing():
     full, empty = Moments.of(samples(0, 9)), Moments.of(torch.empty(0, D))
     assert merge(full, empty) is full

@@ -11,85 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from training.flat import FlatAdam
-from training.networks import ActorCritic, NetworkConfig, gaussian_kl, gaussian_log_prob
+from tests.training.ppo_case import A, B, batch_of, parameters, policy, ppo
+from training.networks import gaussian_kl, gaussian_log_prob
 from training.ppo import (
     Batch,
     NonFiniteUpdateError,
-    Ppo,
     PpoConfig,
     adapted_rate,
     braked_rate,
-    normalized,
     side_by_side,
 )
 
-D, C, A, B = 4, 6, 3, 40
-SMALL = NetworkConfig(hidden=(16, 8), critic_hidden=(12,))
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def policy(seed: int = 0) -> ActorCritic:
-    return ActorCritic(D, C, action_dim=A, config=SMALL, seed=seed)
-
-
-def batch_of(module: ActorCritic, *, seed: int = 0) -> Batch:
-    obs, critic_obs = normal(B, D, seed=seed), normal(B, C, seed=seed + 1)
-    with torch.no_grad():
-        means = module.actor(obs)
-        actions = means + module.log_std.exp() * normal(B, A, seed=seed + 2)
-        return Batch(
-            obs=obs,
-            critic_obs=critic_obs,
-            actions=actions,
-            means=means,
-            log_probs=gaussian_log_prob(actions, means, module.log_std),
-            advantages=normalized(normal(B, seed=seed + 3)),
-            targets=normal(B, seed=seed + 4),
-            values=module.critic(critic_obs).squeeze(-1),
-        )
-
-
-def ppo(module: ActorCritic, **config) -> Ppo:
-    return Ppo(module, PpoConfig(**config), generator=torch.Generator().manual_seed(0))
-
-
-def parameters(module: ActorCritic) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters()]).clone()
-
-
 # ------------------------------------------------------------------ step size
-
-
-@pytest.mark.parametrize(
-    ("kl", "factor"),
-    [
-        (0.0129, 1.0),
-        (0.0131, 1 / 1.2),
-        (0.0078, 1.0),
-        (0.0076, 1.2),
-        (1e-9, 1.2),
-        (0.0, 1.0),
-        (-1e-8, 1.0),
-        (math.nan, 1 / 1.2),
-        (math.inf, 1 / 1.2),
-        (-math.inf, 1 / 1.2),
-    ],
-)
-def test_the_step_size_follows_the_kl_and_never_rises_on_none_or_a_broken_one(kl, factor):
-    rate = adapted_rate(1e-3, kl=kl, config=PpoConfig(desired_kl=0.01))
-    assert rate == pytest.approx(1e-3 * factor)
-
-
-@pytest.mark.parametrize(
-    ("kl", "factor"), [(0.0, 1.0), (0.039, 1.0), (0.041, 1 / 1.5), (math.nan, 1 / 1.5)]
-)
-def test_a_minibatch_that_went_much_too_far_slows_the_next(kl, factor):
-    rate = braked_rate(1e-3, kl=kl, config=PpoConfig(desired_kl=0.01))
-    assert rate == pytest.approx(1e-3 * factor)
 
 
 @pytest.mark.parametrize("rule", [adapted_rate, braked_rate])
@@ -146,21 +79,6 @@ def test_the_surrogate_by_hand_for_a_ratio_inside_and_one_outside_the_bounds():
     assert stats[1].item() == pytest.approx(0.0, abs=1e-6)
     assert stats[2].item() == 0.5
     assert loss.item() == pytest.approx(surrogate - 0.1 * entropy, rel=1e-5)
-
-
-def test_a_value_that_left_the_bound_is_charged_for_the_bounded_one():
-    module = policy()
-    one = batch_of(module).critic_part(torch.tensor([0]))
-    # The value moved from value - 1 to value, where the target is: bounded, it is 0.8 off.
-    moved = dataclasses.replace(one, values=one.values - 1.0, targets=one.values)
-    assert ppo(module, value_clip=0.2)._value_loss(moved).item() == pytest.approx(0.64, rel=1e-4)
-    assert ppo(module, value_clip=None)._value_loss(moved).item() == pytest.approx(0.0, abs=1e-9)
-
-
-def test_advantages_are_normalised_over_the_whole_batch():
-    out = normalized(torch.tensor([1.0, 2.0, 3.0, 10.0]))
-    np.testing.assert_allclose([out.mean(), out.std(correction=0)], [0.0, 1.0], atol=1e-6)
-    assert torch.equal(normalized(torch.full((5,), 2.0)), torch.zeros(5))
 
 
 def test_the_two_networks_share_no_parameter_and_leave_none_out():
@@ -263,44 +181,6 @@ def test_an_overflowing_loss_is_refused_as_well():
     with pytest.raises(NonFiniteUpdateError, match="the value loss"):
         ppo(module, value_clip=None).update(huge)
     assert torch.equal(parameters(module), before)
-
-
-# ------------------------------------------------------------------ the flat optimiser
-
-
-def test_the_flat_optimiser_takes_the_steps_of_torch_adam():
-    ours, theirs = policy(3), policy(3)
-    flat = FlatAdam(ours.named_parameters(), learning_rate=1e-2)
-    adam = torch.optim.Adam(theirs.parameters(), lr=1e-2)
-    for step in range(5):
-        obs, critic_obs = 5.0 * normal(8, D, seed=step), 5.0 * normal(8, C, seed=step)
-        for module, zero in ((ours, flat.zero_grad), (theirs, adam.zero_grad)):
-            zero()
-            loss = module.mean(obs).square().sum() + (module.value(critic_obs) - 9).square().sum()
-            (loss + module.log_std.sum()).backward()
-        norm = flat.clip_grad(1.0)
-        expected = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
-        assert norm == pytest.approx(expected.item(), rel=1e-5)
-        assert norm > 1.0  # the bound was in force
-        flat.step()
-        adam.step()
-    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6, msg=name)
-
-
-def test_a_gradient_within_the_bound_is_left_alone():
-    module = policy()
-    flat = FlatAdam(module.named_parameters(), learning_rate=1e-3)
-    flat.grad[5] = 0.5
-    assert flat.clip_grad(1.0) == 0.5
-    assert flat.grad[5] == 0.5
-
-
-def test_loading_weights_into_the_module_reaches_the_optimiser():
-    module = policy(1)
-    flat = FlatAdam(module.named_parameters(), learning_rate=1e-3)
-    module.load_state_dict(policy(2).state_dict())
-    torch.testing.assert_close(flat.values.detach(), parameters(policy(2)))
 
 
 def test_two_functions_side_by_side_both_end_before_an_error_comes_out():

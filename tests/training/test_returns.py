@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.returns import Ends, gae, vtrace
+from training.returns import Ends, RatioSums, gae, vtrace
 
 GAMMA, LAM = 0.9, 0.8
 
@@ -202,3 +202,45 @@ def test_worlds_do_not_mix():
     a, _ = gae(rewards, values, ends=where, gamma=GAMMA, lam=LAM)
     b, _ = gae(rewards[:, order], values[:, order], ends=swapped, gamma=GAMMA, lam=LAM)
     np.testing.assert_array_equal(a[:, order], b)
+
+
+def test_vtrace_by_hand_with_ratios_on_both_sides_of_the_bounds():
+    # gamma 0.9, lambda 0.8, rho = 2 and 0.5, bounds 1: rho 1 and 0.5, c_0 = 0.8
+    # delta_0 = 1 + 0.9 * 3 - 2 = 1.7; delta_1 = 5 + 0.9 * 4 - 3 = 5.6
+    # v_1 - V_1 = 0.5 * 5.6 = 2.8; v_0 - V_0 = 1.7 + 0.9 * 0.8 * 2.8 = 3.716
+    # A_1 = 5.6; A_0 = 1.7 + 0.9 * 0.8 * 2.8 = 3.716
+    log_ratio = column(np.log(2.0), np.log(0.5))
+    advantages, targets = vtrace(
+        column(1, 5), column(2, 3, 4), log_ratio=log_ratio, ends=no_end(2), gamma=GAMMA, lam=LAM
+    )
+    np.testing.assert_allclose(targets[:, 0], [2 + 3.716, 3 + 2.8])
+    np.testing.assert_allclose(advantages[:, 0], [3.716, 5.6])
+
+
+def test_clip_shares_and_effective_sample_size_by_hand():
+    log_ratio = np.log([0.5, 1.0, 1.2, 3.0])
+    sums = RatioSums.of(log_ratio, rho_bar=2.0, c_bar=1.1)
+    assert (sums.rho_clip_share, sums.c_clip_share) == (0.25, 0.5)
+    # (5.7)^2 / (4 (0.25 + 1 + 1.44 + 9))
+    assert sums.effective_sample_size == pytest.approx(5.7**2 / (4 * 11.69))
+
+
+def test_fresh_data_is_not_bounded_by_rounding_and_counts_in_full():
+    log_ratio = 1e-6 * np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
+    sums = RatioSums.of(log_ratio, rho_bar=1.0, c_bar=1.0)
+    assert sums.rho_clip_share == sums.c_clip_share == 0.0
+    assert sums.effective_sample_size == pytest.approx(1.0, abs=1e-9)
+
+
+def test_one_sample_that_rules_leaves_one_of_n_also_where_its_ratio_overflows():
+    sums = RatioSums.of(np.array([1e4, 0.0, 0.0, 0.0, 0.0]), rho_bar=1.0, c_bar=1.0)
+    assert sums.effective_sample_size == pytest.approx(0.2)
+
+
+def test_the_sums_of_parts_add_up_to_the_sums_of_the_whole():
+    log_ratio = np.random.default_rng(1).normal(size=(6, 5))
+    parts = [
+        RatioSums.of(log_ratio[rows], rho_bar=1.0, c_bar=1.5) for rows in ([0, 1], [2, 3, 4, 5])
+    ]
+    whole = RatioSums.of(log_ratio, rho_bar=1.0, c_bar=1.5)
+    np.testing.assert_allclose(parts[0].vector + parts[1].vector, whole.vector)

@@ -11,8 +11,10 @@ from scipy import stats
 from real.errors import FerryError
 from training.scores import (
     NEVER,
+    balance,
     fall_steps,
     falls_per_minute,
+    lean,
     mean_interval,
     rate_interval,
     step_scores,
@@ -242,3 +244,25 @@ def test_falling_sooner_is_falling_more_often():
 
 def test_a_robot_that_falls_in_its_first_step_has_a_finite_rate():
     assert falls_per_minute(np.array([0, 0]), steps=100, dt_s=DT).mean == pytest.approx(6000.0)
+
+
+# ------------------------------------------------------------------ balance
+
+
+def test_lean_is_the_largest_angle_to_the_default_pose_and_ignores_full_turns():
+    off = np.array([[0.1, -0.3], [2.0 * np.pi - 0.2, 0.1], [-4.0 * np.pi, 0.0], [np.pi + 0.5, 0.0]])
+    # pi + 0.5 is nearer from the other side: pi - 0.5
+    assert lean(off) == pytest.approx([0.3, 0.2, 0.0, np.pi - 0.5])
+    assert np.isnan(lean(np.array([[np.nan, 0.0], [np.inf, 0.0]]))).all()
+    assert lean(np.empty((3, 0))) == pytest.approx(0.0)
+
+
+def test_balance_is_the_share_of_time_within_a_fifth_of_a_radian():
+    lean_rad = np.array([[0.0, 0.3, 0.0], [0.19, 0.0, 0.0], [0.21, 0.0, np.nan], [0.0, 0.0, 0.0]])
+    assert balance(lean_rad, fallen_at=never(3)) == pytest.approx([0.75, 0.75, 0.75])
+
+
+def test_after_a_fall_a_pole_that_swings_through_the_upright_does_not_count():
+    lean_rad = np.zeros((4, 3))
+    found = balance(lean_rad, fallen_at=np.array([NEVER, 1, 0]))
+    assert found == pytest.approx([1.0, 0.25, 0.0])

@@ -56,7 +56,7 @@ from training.train import train
 
 config = load_run_config("a1_walk", {SMALL!r})
 train(config, Path(sys.argv[1]), steps=int(sys.argv[2]) * {ITERATION}, resume=bool(sys.argv[3]),
-      env_factory=lambda c: PointEnv({WORLDS}, seed=c.training.seed, limit=11))
+      env_factory=lambda c, stream: PointEnv({WORLDS}, seed=c.training.seed, limit=11))
 """
 
 
@@ -69,7 +69,7 @@ def run(out: Path, iterations: int, *overrides: str, **kwargs):
         config(*overrides),
         out,
         steps=iterations * ITERATION,
-        env_factory=lambda c: PointEnv(WORLDS, seed=c.training.seed, limit=11),
+        env_factory=lambda c, stream: PointEnv(WORLDS, seed=c.training.seed, limit=11),
         **kwargs,
     )
 
@@ -158,7 +158,7 @@ def test_the_length_of_a_run_may_change_and_the_order_of_observations_may_not(tm
 
 
 def test_a_task_that_cannot_run_leaves_no_folder(tmp_path):
-    def broken(c: RunConfig):
+    def broken(c: RunConfig, stream: tuple[int, int]):
         raise FerryError("no such robot")
 
     with pytest.raises(FerryError, match="no such robot"):
@@ -332,6 +332,26 @@ def test_best_is_the_checkpoint_with_the_highest_score_and_it_is_kept(tmp_path):
     assert load_policy(tmp_path, "latest").meta["step"] == 6 * ITERATION
 
 
+def test_training_stops_early_at_a_score_or_without_progress_and_not_before(tmp_path):
+    scores = [0.2, 0.9, 0.4, 0.95, 0.3, 0.1, 0.2, 0.99]
+
+    def stopped_at(name: str, *overrides: str) -> int:
+        left = iter(scores)
+        result = run(
+            tmp_path / name,
+            8,
+            "training.run.evaluate_every=1",
+            *overrides,
+            evaluate=lambda policy: {"score": next(left)},
+        )
+        assert not result.interrupted
+        return result.steps // ITERATION
+
+    assert stopped_at("never") == 8
+    assert stopped_at("score", "training.run.stop_score=0.9") == 2
+    assert stopped_at("patience", "training.run.patience=2") == 6  # best at 4, none at 5 and 6
+
+
 def test_a_resumed_run_scores_what_it_loaded_before_it_trains_on(tmp_path):
     run(tmp_path, 3)
     seen: list[dict] = []
@@ -372,7 +392,7 @@ def test_a_run_killed_before_it_pointed_at_its_best_points_there_when_it_goes_on
         set_pointer(root, pointer, name)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("training.train.set_pointer", point)
+        patch.setattr("training.session.set_pointer", point)
         every = "training.run.evaluate_every=1"
         run(tmp_path, 2, every, evaluate=lambda policy: {"score": next(scores)})
     assert pointed(root, "best").name == f"step_{ITERATION:08d}"

@@ -1,0 +1,274 @@
+"""The model of a cluster against cases that can be solved by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from types import SimpleNamespace
+
+import pytest
+
+from real.errors import ConfigError, FerryError
+from tests.training.toy_run import rollout
+from training.async_loop import AsyncRuntime
+from training.plan import plan, saturation
+from training.plan_model import Cluster
+from training.rates import Rates, measure_rates, read_rates
+from training.run_config import RunConfig, load_run_config
+
+T, N = 10, 50  # 500 samples a rollout
+
+
+def config(*overrides: str) -> RunConfig:
+    return load_run_config(
+        "cartpole_balance",
+        [
+            f"sim.worlds={N}",
+            f"training.horizon={T}",
+            "training.runtime.evaluators=0",
+            *overrides,
+        ],
+    )
+
+
+#: Every actor has work at any time, whatever becomes of it.
+NO_THROTTLE = "training.runtime.throttle.enabled=false"
+FOUR = "training.runtime.fragments_per_update=4"
+
+
+def rates(**changes: float) -> Rates:
+    """A rollout takes 1 s, an update of 4 of them 0.02 s."""
+    given = {"actor_steps_per_s": 500.0, "update_s_per_sample": 1e-5, "spread": 0.0}
+    return Rates(**{**given, **changes})
+
+
+def test_an_update_takes_its_fixed_time_its_share_of_samples_and_its_sum_of_gradients():
+    cluster = Cluster(actors=8, learners=4, fragment=500, per_update=6, capacity=12)
+    given = rates(update_s_per_sample=1e-3, update_fixed_s=0.1, sync_s=0.08)
+    # 0.1 + 6 * 500 * 0.001 / 4 + 0.08 * 3 / 4
+    assert cluster.update_s(given) == pytest.approx(0.1 + 0.75 + 0.06)
+    assert cluster.rollout_s(given) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("actors", "throttle"), [(1, ()), (3, ()), (3, (NO_THROTTLE,)), (8, (NO_THROTTLE,))]
+)
+def test_where_actors_are_slow_all_they_make_is_learned_from(actors, throttle):
+    found = plan(99, 0, config=config(FOUR, *throttle), rates=rates(), actors=actors)
+    # K rollouts of 500 samples per second
+    assert found.samples_per_s == pytest.approx(500.0 * actors, rel=0.02)
+    assert found.samples_per_s == pytest.approx(found.made_per_s, rel=0.02)
+    assert found.dropped_share == 0.0
+    assert found.actor_idle < 0.02
+    # an update of 0.02 s every 4 / K seconds
+    assert found.learner_idle == pytest.approx(1.0 - 0.02 * actors / 4.0, abs=0.01)
+    assert found.versions_per_min == pytest.approx(60.0 * actors / 4.0, rel=0.02)
+    assert found.limit == "actors"
+
+
+def test_rollouts_made_in_step_with_the_learner_are_one_version_old():
+    # All begin together, and again when they are done, while the learner still learns from them.
+    found = plan(99, 0, config=config(FOUR), rates=rates(), actors=4)
+    assert found.lag == {"mean": 1.0, "p95": 1.0, "max": 1.0}
+
+
+@pytest.mark.parametrize("throttle", [(), (NO_THROTTLE,)])
+def test_where_the_learner_is_slow_it_never_waits(throttle):
+    # An update of 4 takes 2 s; 8 actors make 8 rollouts in 1 s.
+    slow = rates(update_s_per_sample=1e-3)
+    found = plan(99, 0, config=config(FOUR, *throttle), rates=slow, actors=8, updates=400)
+    assert found.samples_per_s == pytest.approx(4 * 500 / 2.0, rel=0.02)
+    assert found.learner_idle < 0.01
+    assert found.limit == "learner"
+    assert found.lag["max"] <= 4
+    if throttle:  # 16 are made in the 2 s in which 4 are used
+        assert found.dropped_share == pytest.approx(0.75, abs=0.02)
+    else:  # the throttle parks actors instead
+        assert found.actor_parked > 0.3
+        assert found.dropped_share < 0.05
+        assert found.active_actors < 8
+        assert found.lag["mean"] <= 2.5
+
+
+def test_two_learners_take_half_the_time():
+    slow = rates(update_s_per_sample=1e-3)
+    one = plan(99, 1, config=config(FOUR), rates=slow, actors=32)
+    two = plan(99, 2, config=config(FOUR), rates=slow, actors=32)
+    assert two.samples_per_s == pytest.approx(2.0 * one.samples_per_s, rel=0.05)
+
+
+@pytest.mark.parametrize(("per_update", "fixed"), [(4, 0.0), (4, 0.3), (None, 0.3)])
+def test_throughput_grows_up_to_the_saturation_and_no_further(per_update, fixed):
+    given = rates(update_s_per_sample=1e-4, update_fixed_s=fixed, spread=0.05)
+    chosen = ["training.runtime.max_staleness=50", NO_THROTTLE]
+    if per_update is not None:
+        chosen.append(f"training.runtime.fragments_per_update={per_update}")
+    cluster = Cluster(actors=1, learners=1, fragment=500, per_update=per_update or 1, capacity=8)
+    # 4 rollouts take 4 / K s; their update 0.2 s + fixed: K = 20 or 8. Or an update per K rollouts:
+    # 1 s = 0.3 s + 0.05 s K: K = 14.
+    at = saturation(cluster, given, per_update=per_update)
+    assert at == {(4, 0.0): 20, (4, 0.3): 8, (None, 0.3): 14}[per_update, fixed]
+    half, twice = (
+        plan(99, 0, config=config(*chosen), rates=given, actors=k) for k in (at // 2, 2 * at)
+    )
+    assert (half.limit, twice.limit) == ("actors", "learner")
+    assert half.samples_per_s == pytest.approx(500.0 * (at // 2), rel=0.05)
+    assert half.saturation_actors == twice.saturation_actors == at
+
+
+@pytest.mark.parametrize("throttle", [(), (NO_THROTTLE,)])
+def test_rollouts_that_outlast_the_staleness_bound_leave_the_learner_waiting(throttle):
+    # An update of 4 takes 0.1 s, so 10 pass while a rollout is made in 1 s; 4 are allowed.
+    given = rates(update_s_per_sample=5e-5, spread=0.05)
+    found = plan(99, 0, config=config(FOUR, *throttle), rates=given, actors=80)
+    assert found.saturation_actors == 40
+    assert found.limit == "staleness"
+    assert found.lag["max"] <= 4
+    assert found.samples_per_s < 0.9 * 4 * 500 / 0.1
+    assert "too old" in found.rows()["limit"]
+
+
+def test_weights_that_come_late_make_rollouts_older():
+    # A rollout of 1 s, updates every second; weights 1.5 s late miss one more beginning or two.
+    late = plan(99, 0, config=config(FOUR), rates=rates(publish_s=1.5), actors=4)
+    soon = plan(99, 0, config=config(FOUR), rates=rates(), actors=4)
+    assert late.lag["mean"] == pytest.approx(soon.lag["mean"] + 1.0, abs=0.51)
+    assert late.samples_per_s == pytest.approx(soon.samples_per_s, rel=0.01)
+
+
+def test_the_seed_decides_and_nothing_else():
+    given = rates(spread=0.5)
+    one, same, other = (
+        plan(20, 0, config=config(FOUR), rates=given, seed=seed, updates=50) for seed in (3, 3, 4)
+    )
+    assert one == same
+    assert one.samples_per_s != other.samples_per_s
+
+
+class Threads:
+    """Runs actors as threads that sleep: the real runtime at known durations."""
+
+    def __init__(self, rollout_s: float) -> None:
+        self._rollout_s = rollout_s
+        self._newest = 0
+        self._pools: list[ThreadPoolExecutor] = []
+
+    def start_actor(self, worker, restart, snapshot):
+        self._pools.append(ThreadPoolExecutor(1))
+        return self._pools[-1]
+
+    def collect(self, actor):
+        return actor.submit(self._make)
+
+    def _make(self):
+        version = self._newest
+        time.sleep(self._rollout_s)
+        return rollout(version), self._rollout_s
+
+    def wait(self, tickets, timeout_s):
+        return list(wait(tickets, timeout_s, return_when=FIRST_COMPLETED).done)
+
+    def fetch(self, ticket):
+        return ticket.result()
+
+    def publish(self, snapshot):
+        self._newest = snapshot.version
+
+    def tend_store(self):
+        pass
+
+    def close(self):
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+
+class Sleeper:
+    """A learner that learns nothing in a known time."""
+
+    version = 0
+
+    def __init__(self, update_s: float) -> None:
+        self._update_s = update_s
+
+    def snapshot(self):
+        return SimpleNamespace(version=self.version)
+
+    def update(self, rollouts, **how):
+        time.sleep(self._update_s)
+        self.version += 1
+        return self.snapshot(), {}
+
+
+@pytest.mark.skipif(
+    "FERRY_TIMING" not in os.environ,
+    reason="compares durations, which a busy computer stretches; FERRY_TIMING=1 runs it",
+)
+@pytest.mark.slow
+@pytest.mark.parametrize("actors", [1, 4, 16])
+@pytest.mark.parametrize("update_s", [0.02, 0.2])
+def test_the_real_runtime_does_what_the_plan_says(actors, update_s):
+    # Sleeping threads, so that the durations hold on any computer: rollouts of 0.1 s of 2 * 3
+    # samples, an update of as many as there are actors.
+    chosen = config("sim.worlds=3", "training.horizon=2", NO_THROTTLE)
+    engine, learner = Threads(0.1), Sleeper(update_s)
+    runtime = AsyncRuntime(
+        learner,  # type: ignore[arg-type]
+        engine,  # type: ignore[arg-type]
+        config=chosen.training.runtime,
+        actors=actors,
+        horizon=2,
+    )
+    for _ in range(4):
+        runtime.iterate()
+    start, count = time.perf_counter(), 12
+    for _ in range(count):
+        found = runtime.iterate()
+    measured = count * actors * 6 / (time.perf_counter() - start)
+    runtime.rest()
+    engine.close()
+    given = rates(
+        actor_steps_per_s=60.0, update_s_per_sample=1e-9, update_fixed_s=update_s, spread=0.02
+    )
+    planned = plan(99, 0, config=chosen, rates=given, actors=actors)
+    assert planned.samples_per_s == pytest.approx(measured, rel=0.15)
+    assert planned.lag["mean"] == pytest.approx(found["lag/mean"], abs=0.6)
+    assert planned.dropped_share == pytest.approx(found["queue/dropped_share"], abs=0.1)
+
+
+def test_cores_go_to_learners_and_evaluators_first():
+    given = config(FOUR, "training.runtime.evaluators=2")
+    assert plan(20, 3, config=given, rates=rates(), updates=5).cluster.actors == 15
+    assert plan(20, 0, config=given, rates=rates(), updates=5).cluster.learners == 1
+    with pytest.raises(FerryError, match="leave 0 actors"):
+        plan(3, 1, config=given, rates=rates())
+
+
+def test_thousands_of_actors_fit():
+    many = config("training.runtime.fragments_per_update=64")
+    found = plan(6144, 8, config=many, rates=rates(update_s_per_sample=1e-6), updates=60)
+    assert found.cluster.actors == 6136
+    # 6136 * 500 steps/s are made, 10^6 * 8 could be learned from
+    assert found.saturation_actors == 64 / (64 * 500 * 1e-6 / 8)
+    assert set(json.loads(json.dumps(found.as_json()))) >= {"samples_per_s", "lag", "limit"}
+    assert "6,136 actors" in found.rows()["cluster"]
+
+
+def test_rates_are_read_from_a_file_and_wrong_ones_named(tmp_path):
+    path = tmp_path / "rates.json"
+    path.write_text(json.dumps({"actor_steps_per_s": 9e3, "update_s_per_sample": 1e-5}))
+    assert read_rates(path).actor_steps_per_s == 9e3
+    path.write_text(json.dumps({"actor_step_per_s": 9e3, "update_s_per_sample": 1e-5}))
+    with pytest.raises(ConfigError, match="did you mean 'actor_steps_per_s'"):
+        read_rates(path)
+    with pytest.raises(FerryError, match="no rates can be read"):
+        read_rates(tmp_path / "absent.json")
+
+
+def test_rates_measured_here_say_what_rollouts_and_updates_cost():
+    found = measure_rates(config("training.network.hidden=[8]"), updates=4)
+    assert 100.0 < found.actor_steps_per_s < 1e8
+    assert 1e-8 < found.update_s_per_sample < 1e-2
+    assert found.spread < 5.0
+    assert plan(8, 0, config=config(), rates=found, updates=5).samples_per_s > 0.0

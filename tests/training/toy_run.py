@@ -1,0 +1,143 @@
+"""A run on the toy env whose worlds, scores and faults other processes can make: by name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from real.rollout import Rollout
+from training.networks import ActorCritic
+from training.roles import Stream
+from training.run_config import RunConfig, load_run_config
+from training.toy_env import PointEnv
+
+WORLDS, HORIZON = 16, 8
+#: Control steps of a rollout.
+FRAGMENT = WORLDS * HORIZON
+
+SMALL = (
+    "training.network.hidden=[16, 16]",
+    "training.network.critic_hidden=[16]",
+    f"training.horizon={HORIZON}",
+    "training.seed=4",
+    "training.run.threads=1",
+    "training.run.checkpoint_every=50",
+    "training.run.evaluate_every=0",
+    "training.symmetry.enabled=false",  # the toy has no left and right
+    "training.runtime.actors=1",
+    "training.runtime.evaluators=1",
+)
+
+
+def toy_config(*overrides: str) -> RunConfig:
+    return load_run_config("a1_walk", [*SMALL, *overrides])
+
+
+def toy_env(config: RunConfig, stream: Stream) -> PointEnv:
+    return PointEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
+
+
+class SlowEnv(PointEnv):
+    """Each step takes as long as the environment variable says, and uses no CPU in it."""
+
+    def step(self, actions):
+        time.sleep(float(os.environ.get("TOY_STEP_S", "0.002")))
+        return super().step(actions)
+
+
+def slow_env(config: RunConfig, stream: Stream) -> SlowEnv:
+    return SlowEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
+
+
+class FaultyEnv(SlowEnv):
+    """Does something once, after some steps: what a file in the folder TOY_FAULTS says."""
+
+    def step(self, actions):
+        for path in Path(os.environ["TOY_FAULTS"]).glob("*"):
+            what = path.name
+            try:
+                path.unlink()  # whoever removes it does it
+            except FileNotFoundError:
+                continue
+            if what.startswith("raise"):
+                raise RuntimeError("the gears are full of sand")
+            if what.startswith("hang"):
+                time.sleep(3600.0)
+            if what.startswith("stop"):
+                os.kill(os.getpid(), signal.SIGSTOP)
+            if what.startswith("kill"):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(actions)
+
+
+def faulty_env(config: RunConfig, stream: Stream) -> FaultyEnv:
+    return FaultyEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
+
+
+class BrokenEnv(PointEnv):
+    def step(self, actions):
+        raise RuntimeError("the gears are full of sand")
+
+
+def broken_env(config: RunConfig, stream: Stream) -> BrokenEnv:
+    return BrokenEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
+
+
+def score(policy: ActorCritic) -> dict[str, float]:
+    """Depends on every weight and statistic, and on nothing else."""
+    with torch.no_grad():
+        obs = torch.from_numpy(np.linspace(-20.0, 20.0, 40, dtype=np.float32).reshape(10, 4))
+        return {"score": float(policy.mean(obs).abs().mean())}
+
+
+def rollout(version: int, *, num: int = 3, actor: str = "a") -> Rollout:
+    """Zeros, made by a version of the policy."""
+    return Rollout(
+        obs=np.zeros((3, num, 1), np.float32),
+        critic_obs=np.zeros((3, num, 1), np.float32),
+        actions=np.zeros((2, num, 1), np.float32),
+        log_probs=np.zeros((2, num), np.float32),
+        rewards=np.zeros((2, num), np.float32),
+        terminated=np.zeros((2, num), bool),
+        truncated=np.zeros((2, num), bool),
+        final_index=np.empty((0, 2), np.int64),
+        final_critic_obs=np.empty((0, 1), np.float32),
+        policy_version=version,
+        actor_id=actor,
+    )
+
+
+def descendants(pid: int | None = None) -> list[int]:
+    """Processes below one (this one if None), zombies not counted."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if state != "Z":
+            parents[int(stat.parent.name)] = int(parent)
+    found: list[int] = []
+    level = {os.getpid() if pid is None else pid}
+    while level:
+        level = {child for child, parent in parents.items() if parent in level}
+        found += sorted(level)
+    return found
+
+
+def workers(role: str, below: int | None = None) -> list[int]:
+    """Processes below one that Ray has named after a role, such as ``_Actor``."""
+    found = []
+    for pid in descendants(below):
+        try:
+            title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if title.startswith(f"ray::{role}"):
+            found.append(pid)
+    return found

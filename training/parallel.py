@@ -1,0 +1,176 @@
+"""Several learners that learn as one: each has its share of the samples, all make the same step.
+
+Every minibatch is drawn over the samples of all learners, from generators in the same state, and
+each computes the part it holds. Gradients and statistics are summed, so L learners do what one
+would do with all samples; all of them end every update with the same policy, and any one may
+publish it or write the checkpoint.
+
+Source of the transport: torch.distributed, gloo on CPUs. Between machines it uses the interface
+that the host's name resolves to; `GLOO_SOCKET_IFNAME` names another.
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from real.errors import FerryError
+from training.normalizer import Moments, merge
+
+
+class LearnerLostError(FerryError):
+    """Another learner ended or hangs; this one's policy and optimisers are as before the update."""
+
+
+class Channel:
+    """A line between all learners on which one thread of each speaks, in the same order.
+
+    Args:
+        group: of torch.distributed; None for a learner that is alone: then nothing is sent.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+
+    def sum_(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over learners, the same bits in all of them.
+
+        Raises:
+            LearnerLostError: a learner does not answer; so for the other methods.
+        """
+        self._reduce(tensor, dist.ReduceOp.SUM)
+
+    def max(self, number: float) -> float:
+        """Largest of the learners' numbers."""
+        if self._group is None:
+            return number
+        tensor = torch.tensor(number, dtype=torch.float64)
+        self._reduce(tensor, dist.ReduceOp.MAX)
+        return float(tensor)
+
+    def moments(self, own: Moments) -> Moments:
+        """Moments of all learners' samples; merged in the order of ranks, so all agree exactly."""
+        if self._group is None:
+            return own
+        parts = self.gathered(torch.cat([own.count.reshape(1), own.mean, own.var]))
+        size = own.mean.numel()
+        total = Moments(own.mean, own.var, torch.zeros((), dtype=torch.float64))
+        for part in parts:
+            total = merge(total, Moments(part[1 : 1 + size], part[1 + size :], part[0]))
+        return total
+
+    def gathered(self, own: Tensor) -> list[Tensor]:
+        """The tensors of all learners, of the same shape, by rank."""
+        if self._group is None:
+            return [own]
+        parts = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
+        try:
+            dist.all_gather(parts, own, group=self._group)
+        except RuntimeError as error:
+            raise _lost(error) from error
+        return parts
+
+    def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
+        if self._group is None:
+            return
+        try:
+            dist.all_reduce(tensor, operation, group=self._group)
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rows of the samples of all learners are this learner's.
+
+    Attributes:
+        start: first row.
+        own: number of rows.
+        total: of all learners.
+    """
+
+    start: int
+    own: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Learners:
+    """A learner's place among all, and its lines to them.
+
+    Attributes:
+        rank: this learner's number, 0 to size - 1.
+        size: L.
+        actor: for what concerns the actor network, and for everything outside the epochs.
+        critic: for what concerns the critic network, which learns in a thread of its own.
+    """
+
+    rank: int = 0
+    size: int = 1
+    actor: Channel = field(default_factory=Channel)
+    critic: Channel = field(default_factory=Channel)
+
+    def place(self, own: int) -> Place:
+        """Where ``own`` samples stand among those of all learners, which go by rank."""
+        sizes = [int(s) for s in self.actor.gathered(torch.tensor(own))]
+        return Place(sum(sizes[: self.rank]), own, sum(sizes))
+
+
+#: A learner without others.
+ALONE = Learners()
+
+
+def join_learners(address: str, *, rank: int, size: int, timeout_s: float = 60.0) -> Learners:
+    """Meet the other learners; returns when all are there.
+
+    Args:
+        address: ``HOST:PORT`` on which rank 0 listens, the same for all.
+        rank: this learner's number.
+        size: L.
+        timeout_s: how long to wait for another learner, here and in every exchange [s]. A slow
+            update of another learner must fit in.
+
+    Raises:
+        LearnerLostError: they did not all come in time.
+        FerryError: this process has already joined, or the rank is impossible.
+    """
+    if not 0 <= rank < size:
+        raise FerryError(f"learner rank {rank} of {size}; expected 0 to {size - 1}")
+    if dist.is_initialized():
+        raise FerryError("this process has joined learners before; call leave_learners() first")
+    limit = datetime.timedelta(seconds=timeout_s)
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"tcp://{address}", rank=rank, world_size=size, timeout=limit
+        )
+        lines = [_new_line(limit) for _ in range(2)]
+    except (RuntimeError, ValueError) as error:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        raise LearnerLostError(
+            f"learner {rank} of {size} met not all others at {address} in {timeout_s:g} s: {error}"
+        ) from error
+    return Learners(rank, size, lines[0], lines[1])
+
+
+def leave_learners() -> None:
+    """Close the lines; no error where none are open or another learner is gone."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _new_line(limit: datetime.timedelta) -> Channel:
+    group = dist.new_group(timeout=limit, backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)  # every learner is a member
+    return Channel(group)
+
+
+def _lost(error: RuntimeError) -> LearnerLostError:
+    return LearnerLostError(
+        f"another learner ended or hangs ({str(error).splitlines()[0]}); nothing was changed by "
+        "this update. Start all learners again from the last checkpoint"
+    )

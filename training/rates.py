@@ -1,0 +1,92 @@
+"""How fast actors and learner are: the numbers that a plan of a cluster is made from."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+from pydantic import Field
+
+from real.config import Config, parse_config
+from real.errors import FerryError
+from sim.env import make_env
+from training.actor import VectorEnv
+from training.progress import ProgressFn
+from training.roles import Stream
+from training.run_config import RunConfig
+from training.train import train
+
+#: Iterations that are not looked at: memory and caches are still cold.
+_WARM_UP = 2
+
+
+class Rates(Config):
+    """What was measured of actors and learner, by :func:`measure_rates` or from a benchmark."""
+
+    actor_steps_per_s: float = Field(gt=0.0, description="control steps/s of an actor on one core")
+    update_s_per_sample: float = Field(
+        gt=0.0, description="learner time per sample of a batch, all epochs, on one learner [s]"
+    )
+    update_fixed_s: float = Field(default=0.0, ge=0.0, description="learner time per update [s]")
+    sync_s: float = Field(
+        default=0.0, ge=0.0, description="time per update to add up gradients of many learners [s]"
+    )
+    deliver_s: float = Field(
+        default=0.0, ge=0.0, description="from a rollout's end to the queue [s]"
+    )
+    publish_s: float = Field(default=0.0, ge=0.0, description="from an update's end to actors [s]")
+    spread: float = Field(
+        default=0.1, ge=0.0, description="standard deviation of a rollout's duration over its mean"
+    )
+
+
+def read_rates(path: str | Path) -> Rates:
+    """Rates from a JSON file whose keys are those of :class:`Rates`.
+
+    Raises:
+        FerryError: no such file, no JSON, or a key or number that does not belong there.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FerryError(f"{path}: no rates can be read from it: {error}") from error
+    return parse_config(Rates, data, source=str(path))
+
+
+def measure_rates(
+    config: RunConfig, *, updates: int = 12, progress: ProgressFn | None = None
+) -> Rates:
+    """Measure a task on this computer, with one thread for the physics, as an actor has it.
+
+    Times of delivery and publication between computers cannot be seen here and stay 0.
+
+    Args:
+        config: the task.
+        updates: how many rollouts and updates are timed.
+        progress: told how far it is.
+    """
+    samples = config.training.horizon * config.sim.worlds
+    with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
+        train(
+            config,
+            Path(folder, "run"),
+            steps=samples * (updates + _WARM_UP),
+            env_factory=_one_thread,
+            progress=progress,
+        )
+        lines = Path(folder, "run", "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [record for line in lines if "time/update_s" in (record := json.loads(line))]
+    collect = [float(record["time/collect_s"]) for record in records[_WARM_UP:]]
+    update = [float(record["time/update_s"]) for record in records[_WARM_UP:]]
+    collected = statistics.median(collect)
+    return Rates(
+        actor_steps_per_s=samples / collected,
+        update_s_per_sample=statistics.median(update) / samples,
+        spread=statistics.pstdev(collect) / statistics.fmean(collect),
+    )
+
+
+def _one_thread(config: RunConfig, stream: Stream) -> VectorEnv:
+    return make_env(config, seed=config.training.seed, stream=stream, threads=1)
