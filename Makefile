@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Touched when the environment is complete; older than either file, it is brought up to date.
 INSTALLED := $(VENV)/.installed
-EXTRAS := train,pybullet,ros,notebooks,dev
+EXTRAS := train,pybullet,ros,cluster,notebooks,dev
 QUICK := not slow and not ros and not ray and not gpu
 # Two processes, each with whole test files or classes, which share what is costly to make.
 PARALLEL := -n 2 --dist loadscope

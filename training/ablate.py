@@ -25,7 +25,7 @@ from real.errors import FerryError
 from training.ablate_report import Point, Record, write_report
 from training.progress import ProgressFn, silent
 from training.roles import Evaluate, MakeEnv
-from training.run_config import RunConfig, load_run_config
+from training.run_config import RunConfig, RuntimeConfig, load_run_config, side_by_side_config
 from training.train import train
 
 log = logging.getLogger(__name__)
@@ -138,6 +138,7 @@ def ablate(
     for seed, cell in itertools.product(range(seeds), cells(plan)):
         given = [*overrides, *plan.set, *cell.overrides, f"training.seed={seed}"]
         jobs.append((cell, seed, load_run_config(task, given)))
+    _require_effect(jobs, plan)
     out.mkdir(parents=True, exist_ok=True)
     report = out / "report.md" if report is None else report
     results = out / "results.jsonl"
@@ -209,6 +210,35 @@ def _text(value: Any) -> str:
 def _fingerprint(config: RunConfig, plan: AblationConfig) -> str:
     """Of everything that decides about a result."""
     return f"{config_hash(config)}-{plan.runtime}-{plan.steps}-{plan.minutes}"
+
+
+def _require_effect(jobs: list[tuple[Cell, int, RunConfig]], plan: AblationConfig) -> None:
+    """Refuse a factor that changes nothing: cells that are the same run would be compared.
+
+    A fixed ``set`` may hide it, or another key may rule over it in this runtime.
+    """
+    first: dict[str, Cell] = {}
+    for cell, seed, config in jobs:
+        if seed != jobs[0][1]:
+            continue
+        read = side_by_side_config(config) if plan.runtime == "ray" else config
+        twin = first.setdefault(config_hash(_read_by(read, plan.runtime)), cell)
+        if twin is not cell:
+            names = [name for name, value in cell.labels.items() if twin.labels[name] != value]
+            keys = ", ".join(f"over.{name}.key ({plan.over[name].key})" for name in names)
+            raise FerryError(
+                f"{dict(cell.labels)} and {dict(twin.labels)} are the same run in the runtime "
+                f"{plan.runtime}; see {keys}"
+                + (": training.runtime.returns rules there" if plan.runtime == "ray" else "")
+            )
+
+
+def _read_by(config: RunConfig, runtime: str) -> RunConfig:
+    """Without what the runtime does not read."""
+    if runtime == "ray":
+        return config
+    training = config.training.model_copy(update={"runtime": RuntimeConfig()})
+    return config.model_copy(update={"training": training})
 
 
 def _match(

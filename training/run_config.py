@@ -153,6 +153,16 @@ def with_limits(config: RunConfig, *, minutes: float | None, steps: int | None) 
     return config.model_copy(update={"training": training})
 
 
+def side_by_side_config(config: RunConfig) -> RunConfig:
+    """The configuration as the asynchronous runtime reads it: its returns are the updates'."""
+    returns = config.training.runtime.returns
+    if returns is None:
+        return config
+    ppo = config.training.ppo.model_copy(update={"returns": returns})
+    training = config.training.model_copy(update={"ppo": ppo})
+    return config.model_copy(update={"training": training})
+
+
 def differences(stored: RunConfig, given: RunConfig) -> list[str]:
     """What keeps ``given`` from continuing a run of ``stored``: one line per value, by its key."""
     old, new = _flat(config_dict(stored)), _flat(config_dict(given))

@@ -33,7 +33,7 @@ from training.roles import (
     Task,
     actor_id,
 )
-from training.run_config import RunConfig, load_run_config, with_limits
+from training.run_config import RunConfig, load_run_config, side_by_side_config, with_limits
 from training.run_folder import (
     LoadedPolicy,
     begin_run,
@@ -213,11 +213,8 @@ def _asynchronous(
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     from training.cluster import ray_engine
 
+    config = side_by_side_config(config)
     training, runtime_config = config.training, config.training.runtime
-    if runtime_config.returns is not None:
-        ppo = training.ppo.model_copy(update={"returns": runtime_config.returns})
-        training = training.model_copy(update={"ppo": ppo})
-        config = config.model_copy(update={"training": training})
     actors = runtime_config.actors or max(1, (os.cpu_count() or 2) - 1)
     evaluators = 0 if task.evaluate is None else runtime_config.evaluators
     numbers = env.num_envs * (training.horizon + 1) * (env.policy_dim + env.critic_dim)

@@ -25,6 +25,7 @@ from training.ablate_report import (
     score_at,
     write_report,
 )
+from training.run_config import load_run_config, side_by_side_config
 
 torch.set_num_threads(1)
 
@@ -76,15 +77,43 @@ def test_a_grid_is_every_combination_with_the_overrides_that_make_it(over):
     assert found[1].name(2) == "discount_0.9-rate_0.003-seed_2"
 
 
-def test_the_shipped_ablation_is_a_valid_grid_for_both_tasks():
-    plan = load_config(AblationConfig, "staleness", folder="ablations")
+@pytest.mark.parametrize(
+    ("name", "task", "size"),
+    [("staleness", "cartpole_balance", 18), ("staleness_a1", "a1_walk", 8)],
+)
+def test_every_cell_of_a_shipped_ablation_is_read_as_its_labels_say(name, task, size):
+    plan = load_config(AblationConfig, name, folder="ablations")
     assert list(plan.over) == ["staleness", "correction", "actors"]
-    assert len(cells(plan)) == 3 * 3 * 2
-    for task in ("cartpole_balance", "a1_walk"):
-        for cell in cells(plan):
-            config = module.load_run_config(task, [*plan.set, *cell.overrides])
-            assert str(config.training.runtime.max_staleness) == cell.labels["staleness"]
-            assert config.training.ppo.returns == cell.labels["correction"]
+    assert len(cells(plan)) == size
+    for cell in cells(plan):
+        config = side_by_side_config(load_run_config(task, [*plan.set, *cell.overrides]))
+        runtime = config.training.runtime
+        read = {
+            "staleness": str(runtime.max_staleness),
+            "correction": config.training.ppo.returns,
+            "actors": str(runtime.actors),
+        }
+        assert read == cell.labels
+
+
+@pytest.mark.parametrize(
+    ("runtime", "key", "values"),
+    [
+        ("ray", "training.ppo.returns", "[vtrace, gae]"),  # training.runtime.returns rules
+        ("serial", "training.runtime.max_staleness", "[4, 1]"),  # nothing is ever stale
+    ],
+)
+def test_a_factor_that_changes_nothing_is_refused_before_anything_runs(
+    runtime, key, values, tmp_path
+):
+    over = tmp_path / "over.yaml"
+    over.write_text(
+        f"schema_version: 1\nruntime: {runtime}\nsteps: 100\n"
+        f"over: {{thing: {{key: {key}, values: {values}}}}}\n"
+    )
+    with pytest.raises(FerryError, match=rf"the same run in the runtime {runtime}.*{key}"):
+        run(over, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_cell_is_a_training_run_and_finished_ones_are_never_repeated(
