@@ -8,23 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from real.domain import DomainDraws
 from real.errors import FerryError
 
 Float32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class DomainSample:
-    """What was drawn for one world: enough to build the same world again.
-
-    Attributes:
-        seed: seed of the generator that drew it.
-        values: name of a random term -> its values, delays included, in the term's unit.
-    """
-
-    seed: int
-    values: Mapping[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,8 @@ class Rollout:
         actor_id: who acted.
         episodes: those that ended within these steps.
         reward_parts: name of a reward term -> its mean over the T*N steps, weight included.
-        domain: what was drawn for each world, where known.
+        domain: what was drawn for each episode that has a step here, where known.
+        clamped: joint -> share of its T*N targets that the robot's limits moved; empty without.
     """
 
     obs: Float32
@@ -84,7 +73,8 @@ class Rollout:
     actor_id: str
     episodes: tuple[EpisodeStats, ...] = ()
     reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
-    domain: tuple[DomainSample, ...] | None = None
+    domain: DomainDraws | None = None
+    clamped: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         """Check that all parts describe the same steps.

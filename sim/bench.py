@@ -18,7 +18,6 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from real.action import ActionDecoder
 from sim.engine import Array, Ids
 from sim.env import VecEnv, make_env
 from sim.mujoco_engine import MujocoEngine
@@ -66,7 +65,6 @@ class Replay:
         self._env = env
         self._engine: MujocoEngine = env.engine
         self._policy = policy
-        self._decoder = ActionDecoder(env.action_spec)
         self._rng = np.random.default_rng(0)
         self._obs = env.reset()["policy"]
         self._reset: Ids = np.zeros(0, dtype=np.intp)  # by the last step
@@ -84,10 +82,11 @@ class Replay:
             before = time.perf_counter()
             action = self._act()
             in_policy += time.perf_counter() - before
-            self._record(recording, action)
+            self._record(recording)
             before = time.perf_counter()
             result = self._env.step(action)
             in_env += time.perf_counter() - before
+            recording.targets.append(self._env.targets.sent.copy())
             self._obs, self._reset = result.obs["policy"], result.final_ids
         return in_env, in_policy, recording
 
@@ -97,10 +96,9 @@ class Replay:
         shape = (self._env.num_envs, self._env.action_dim)
         return self._rng.normal(0.0, 0.5, shape)
 
-    def _record(self, recording: _Recording, action: NDArray[np.floating]) -> None:
+    def _record(self, recording: _Recording) -> None:
         engine, rows = self._engine, self._reset
         recording.states.append(engine.batch.state.copy())
-        recording.targets.append(self._decoder.decode(self._decoder.clip(action)))
         recording.rows.append(rows)
         recording.fields.append({name: v[rows] for name, v in engine.fields.items()})
 

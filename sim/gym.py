@@ -35,7 +35,9 @@ class TaskEnv(gymnasium.Env[Float32, Float32]):
 
     Observation: the policy's vector. Action: as the policy's output, within the action clip.
     ``info`` holds ``reward_parts`` (weighted, they add up to the reward), ``critic`` (the critic's
-    observation) and, at the end of an episode, ``episode`` (return, length, why it ended).
+    observation), for a task with ``filter: on`` the ``filter/clamped_share`` (of the joints, whose
+    target the robot's limits moved) and, at the end of an episode, ``episode`` (return, length, why
+    it ended).
     A time-out is ``truncated``; a fall is ``terminated``.
 
     Args:
@@ -109,6 +111,8 @@ def _info(result: StepResult, critic: Float32) -> dict[str, Any]:
         "critic": critic,
         "reward_parts": {name: float(part[0]) for name, part in result.reward_parts.items()},
     }
+    if result.clamped:
+        info["filter/clamped_share"] = float(np.mean(list(result.clamped.values())))
     if result.final_ids.size:
         info["episode"] = {name: values[0].item() for name, values in result.episode.items()}
     return info

@@ -61,7 +61,14 @@ class Measure:
         self._dq[rows] = dq
 
     def step(
-        self, world: WorldState, action: Array, *, command: Array, gravity_b: Array, fallen: Mask
+        self,
+        world: WorldState,
+        action: Array,
+        *,
+        command: Array,
+        gravity_b: Array,
+        fallen: Mask,
+        clamped: Mask | None = None,
     ) -> RewardInput:
         """Measure one control step; to be called once per step.
 
@@ -71,6 +78,7 @@ class Measure:
             command: ``[N, C]`` the command it answered.
             gravity_b: ``[N, 3]`` direction of gravity in the base frame.
             fallen: ``[N]``, or strayed.
+            clamped: ``[N, A]`` whether limits moved a target; nowhere if None.
         """
         robot = world.robot
         contact = world.foot_contact
@@ -106,6 +114,7 @@ class Measure:
             foot_air_s=air,
             body_contact=world.body_contact,
             fallen=fallen,
+            clamped=np.zeros(action.shape, dtype=bool) if clamped is None else clamped,
         )
         # New arrays, not writes: `measured` keeps what it was given.
         self.foot_air_s = air * ~contact

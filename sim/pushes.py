@@ -79,8 +79,11 @@ class Pushes:
         self._age += 1
 
     def of(self, row: int) -> list[float]:
-        """Time since the episode began [s], vx and vy [m/s] of every push so far, in one list."""
-        return list(self._given[row])
+        """Time since the episode began [s], vx and vy [m/s] of every push so far, in one list.
+
+        Not copied: the episode's later pushes are added to it.
+        """
+        return self._given[row]
 
     def state_dict(self) -> State:
         """Timers and pushes so far, copied."""

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
 from real.config import Config, parse_config
+from real.domain import DomainSample
 from real.errors import ConfigError, FerryError, nearest
-from real.rollout import DomainSample
 from sim.distributions import Distribution, Sampler, parse_distribution
 from sim.engine import Array, Ids
 from sim.mujoco_engine import MujocoEngine
@@ -156,6 +156,7 @@ class Randomizer:
 
     Attributes:
         names: P names, a term or ``term.joint``, of the columns of :meth:`values`.
+        columns: where each term stands in them.
         privileged_dim: P.
 
     Raises:
@@ -185,6 +186,7 @@ class Randomizer:
                 start = term.where.stop
                 self._terms.append(term)
         self.names: tuple[str, ...] = tuple(c for term in self._terms for c in term.columns)
+        self.columns: dict[str, slice] = {term.name: term.where for term in self._terms}
         self.privileged_dim: int = len(self.names)
         self._sampler = Sampler([(term.law, len(term.columns)) for term in self._terms])
         self._derives = any(term.target.derives for term in self._terms)
@@ -210,7 +212,7 @@ class Randomizer:
             self._pushes.step(self._rngs)
 
     def replay(self, row: int, sample: DomainSample) -> None:
-        """Give world ``row`` what another one had; pushes are not repeated.
+        """Give world ``row`` what another one had; pushes follow its own generator.
 
         Raises:
             FerryError: the sample is of another table.
@@ -238,11 +240,23 @@ class Randomizer:
         Draws are as drawn: factors under ``*``, additions under ``+``. ``push`` lists (time since
         the episode began [s], velocity along x, along y [m/s]) of every push so far.
         """
-        values = {t.name: self._draws[row, t.where].tolist() for t in self._terms}
+        values = {name: self._draws[row, at].tolist() for name, at in self.columns.items()}
         if self._pushes is not None:
-            values["push"] = self._pushes.of(row)
+            values["push"] = list(self._pushes.of(row))
+        return DomainSample(seed=self.seed_of(row), values=values)
+
+    def drawn(self, rows: Ids) -> tuple[Array, list[list[float]] | None]:
+        """Draws ``[n, P]`` of worlds ``rows``, copied, and the live lists of their pushes.
+
+        The lists grow with the episodes and are never emptied; None for a table without pushes.
+        """
+        pushes = self._pushes
+        return self._draws[rows], pushes and [pushes.of(row) for row in rows.tolist()]
+
+    def seed_of(self, row: int) -> int:
+        """Root seed of the generator of world ``row``; -1 if it has none."""
         entropy = getattr(self._rngs[row].bit_generator.seed_seq, "entropy", None)
-        return DomainSample(seed=entropy if isinstance(entropy, int) else -1, values=values)
+        return entropy if isinstance(entropy, int) else -1
 
     def values(self) -> Array:
         """``[N, P]`` draws scaled to [-1, 1], for a critic; fixed within an episode, no pushes."""

@@ -53,6 +53,7 @@ class RewardInput:
         body_contact: ``[N]`` whether anything but a foot touches the ground.
         fallen: ``[N]`` whether the robot has fallen, or a joint left the bounds of the task,
             whatever the task does about it.
+        clamped: ``[N, A]`` whether the robot's limits moved the target of this step.
     """
 
     dt: float
@@ -81,6 +82,7 @@ class RewardInput:
     foot_air_s: Array
     body_contact: Mask
     fallen: Mask
+    clamped: Mask
 
 
 def _sum_of_squares(x: Array) -> Array:
@@ -213,6 +215,11 @@ def action_smoothness(x: RewardInput) -> Array:
     return _sum_of_squares(x.action - 2.0 * x.action_1 + x.action_2)
 
 
+def clamped(x: RewardInput) -> Array:
+    """Share of the joints whose target the robot's limits moved [1]. Needs ``filter: on``."""
+    return x.clamped.mean(axis=1)
+
+
 # ------------------------------------------------------------------ the feet
 
 
@@ -311,6 +318,7 @@ TERMS: dict[str, Term] = {
         actuated_vel,
         action_rate,
         action_smoothness,
+        clamped,
         feet_air_time,
         foot_slip,
         foot_clearance,

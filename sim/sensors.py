@@ -110,7 +110,10 @@ class Sensors:
         self._bias: Array = np.zeros((num, len(std)))
         self._first: Array = np.zeros((num, len(std)))
         self._noise: NDArray[np.float32] = np.zeros((num, BLOCK, len(std)), dtype=np.float32)
-        self._next = BLOCK  # all of the block is used up
+        # How much of its block a world has used up. Every episode begins a new one, so that its
+        # noise follows from where the generator stood, whatever the other worlds do.
+        self._next: NDArray[np.intp] = np.full(num, BLOCK)
+        self._everyone: Ids = np.arange(num)
 
     def reset(self, rows: Ids) -> None:
         """Draw biases for new episodes of worlds ``rows``, and the noise of their first states."""
@@ -121,10 +124,7 @@ class Sensors:
             rng = self._rngs[row]
             self._bias[row] = self._bias_max * rng.uniform(-1.0, 1.0, size)
             self._first[row] = self._std * rng.standard_normal(size)
-
-    def forget(self) -> None:
-        """Throw away noise drawn in advance, so that reseeded generators count from now on."""
-        self._next = BLOCK
+        self._next[rows] = BLOCK
 
     def sense(self, state: RobotState) -> RobotState:
         """What is reported of a control step; to be called once per step.
@@ -134,9 +134,10 @@ class Sensors:
         """
         if not self._columns:
             return state
-        if self._next == BLOCK:
-            self._draw_block()
-        errors = self._bias + self._noise[:, self._next]
+        used_up = np.flatnonzero(self._next == BLOCK)
+        if used_up.size:
+            self._draw_blocks(used_up)
+        errors = self._bias + self._noise[self._everyone, self._next]
         self._next += 1
         return self._disturb(state, errors)
 
@@ -160,11 +161,13 @@ class Sensors:
             value[rows] = getattr(fresh, name)
         return RobotState(**merged)
 
-    def _draw_block(self) -> None:
-        for rng, block in zip(self._rngs, self._noise, strict=True):
-            rng.standard_normal(out=block, dtype=np.float32)
-        self._noise *= self._std.astype(np.float32)
-        self._next = 0
+    def _draw_blocks(self, rows: Ids) -> None:
+        std = self._std.astype(np.float32)
+        for row in rows.tolist():
+            block = self._noise[row]
+            self._rngs[row].standard_normal(out=block, dtype=np.float32)
+            block *= std
+        self._next[rows] = 0
 
     def _disturb(self, state: RobotState, errors: Array) -> RobotState:
         """Signals of n robots with errors ``[n, K]`` added."""
@@ -186,7 +189,7 @@ class Sensors:
             "bias": self._bias.copy(),
             "first": self._first.copy(),
             "noise": self._noise.copy(),
-            "next": np.array(self._next),
+            "next": self._next.copy(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -203,4 +206,4 @@ class Sensors:
         self._bias[...] = state["bias"]
         self._first[...] = state["first"]
         self._noise[...] = state["noise"]
-        self._next = int(state["next"])
+        self._next[...] = state["next"]

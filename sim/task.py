@@ -27,6 +27,7 @@ from sim.randomize import RandomizeConfig
 from sim.reward_terms import FOLLOW_A_COMMAND, TERMS
 from sim.rewards import RewardConfig, check_rewards
 from sim.sensors import SensorConfig
+from sim.targets import FilterConfig
 from sim.terminations import TerminationConfig
 
 Array = NDArray[np.float64]
@@ -121,6 +122,9 @@ class EnvConfig(Config):
         default=(), description="privileged terms that follow the policy's for the critic"
     )
     action: ActionConfig
+    filter: FilterConfig = Field(
+        default=FilterConfig(), description="on: targets pass the limits of the robot's filter"
+    )
     command: CommandConfig | None = Field(
         description="velocity commands; null where the task asks for one thing only"
     )
@@ -145,6 +149,15 @@ class EnvConfig(Config):
                     f"{', '.join(lost)} follow a velocity command, but the task has none "
                     "(`command: null`): remove them, or give the command's ranges"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _costs_what_can_happen(self) -> Self:
+        if "clamped" in self.rewards and not self.filter.enabled:
+            raise ConfigError(
+                "rewards.clamped counts targets that the robot's limits moved, but no limits are "
+                "applied: add `filter: on`, or remove the term"
+            )
         return self
 
     def nominal(self) -> EnvConfig:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from real.domain import DomainDraws
 from real.errors import FerryError
 from real.rollout import EpisodeStats, Rollout
 from sim.result import StepResult
@@ -50,6 +51,15 @@ class VectorEnv(Protocol):
 
     def close(self) -> None:
         """Release what the env holds."""
+        ...
+
+
+@runtime_checkable
+class Randomized(Protocol):
+    """An environment that knows what its worlds drew; :class:`sim.env.VecEnv` is one."""
+
+    def drawn(self, rows: NDArray[np.intp] | None = None, /) -> DomainDraws:
+        """What worlds ``rows`` (all if None) drew for their present episodes."""
         ...
 
 
@@ -105,6 +115,7 @@ class ActorWorker:
         log_std, distribution = self.policy.log_std.detach(), self.policy.distribution
         actions = noise * log_std.exp().numpy()  # the mean is added step by step
         steps: list[StepResult] = []
+        drawn = [(0, env.drawn())] if isinstance(env, Randomized) else []
 
         seen = env.observation
         obs[0], critic_obs[0] = seen["policy"], seen["critic"]
@@ -121,6 +132,8 @@ class ActorWorker:
             step = env.step(actions[t])
             obs[t + 1], critic_obs[t + 1] = step.obs["policy"], step.obs["critic"]
             steps.append(step)
+            if len(step.final_ids) and t + 1 < horizon and isinstance(env, Randomized):
+                drawn.append((t + 1, env.drawn(step.final_ids)))
 
         log_probs = distribution.log_prob(
             torch.from_numpy(actions), torch.from_numpy(means), log_std
@@ -140,6 +153,8 @@ class ActorWorker:
             actor_id=self.actor_id,
             episodes=tuple(e for s in steps for e in _episodes(s)),
             reward_parts=_mean_parts(steps),
+            domain=DomainDraws.join(drawn) if drawn else None,
+            clamped=_clamped_shares(steps),
         )
 
     def state_dict(self) -> Arrays:
@@ -200,3 +215,12 @@ def _mean_parts(steps: list[StepResult]) -> dict[str, float]:
     return {
         name: float(np.mean([step.reward_parts[name].mean() for step in steps])) for name in names
     }
+
+
+def _clamped_shares(steps: list[StepResult]) -> dict[str, float]:
+    """Joint -> share of its targets that the limits moved, over all steps and worlds."""
+    names = steps[0].clamped
+    if not names:
+        return {}
+    moved = np.array([list(step.clamped.values()) for step in steps])  # [T, A, N]
+    return dict(zip(names, moved.mean(axis=(0, 2)).tolist(), strict=True))

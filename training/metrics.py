@@ -47,6 +47,12 @@ METRICS: dict[str, Metric] = {
     "train/episodes": Metric("1", "episodes finished since the run began"),
     "train/reward": Metric("1", "mean reward per control step of this iteration"),
     "reward/*": Metric("1", "mean of one reward term per control step, weight included"),
+    "filter/clamped_share": Metric(
+        "1",
+        "share of joint targets that the robot's limits moved (`filter: on`), over all steps, "
+        "worlds and joints; on the robot the safety filter says CLAMPED to those",
+    ),
+    "filter/*": Metric("1", "the same for one joint"),
     "episode/*": Metric("1", "one number of the env's, of the episodes of train/return"),
     "learner/version": Metric("1", "updates of the policy so far"),
     "learner/lag": Metric("versions", "version of the learner minus that of the rollouts, mean"),

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from real.config import Config, load_config
+from real.domain import DomainSample
 from real.errors import ConfigError, FerryError
-from real.rollout import DomainSample
 from real.signals import JointCommand
 from real.spec import RobotSpec, load_robot
 from sim.engine import InitialState, WorldState

@@ -181,14 +181,13 @@ def test_saved_sensors_continue_bit_by_bit(steps: int) -> None:
         assert_same(running.sense(true), other.sense(true))
 
 
-def test_forgetting_makes_a_new_seed_count_at_once() -> None:
+def test_a_reset_makes_a_new_seed_count_at_once() -> None:
     true = true_state()
     streams = make_streams(0, N)["sensor"]
     used = Sensors(ALL, N, streams, joints=J)
     used.reset(np.arange(N))
     used.sense(true)
     reseed(streams, make_streams(5, N)["sensor"])
-    used.forget()
     used.reset(np.arange(N))
     assert_same(used.sense(true), sensors(ALL, seed=5).sense(true))
 
