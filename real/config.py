@@ -39,6 +39,13 @@ def _make_scalars_strict(schema: Any) -> None:
             _make_scalars_strict(part)
 
 
+class InOrder:
+    """Marks a mapping whose order of keys means something: ``Annotated[dict[str, T], InOrder()]``.
+
+    Two configurations that differ in that order are two, also to `config_hash`.
+    """
+
+
 class Config(BaseModel):
     """Base of every configuration model: unknown keys refused, values frozen and checked.
 
@@ -180,11 +187,31 @@ def config_dict(cfg: Config) -> dict[str, Any]:
 
 
 def config_hash(cfg: Config) -> str:
-    """SHA-256 (hex) of the resolved values; the order of keys and the spelling do not matter."""
-    canonical = json.dumps(
-        config_dict(cfg), sort_keys=True, separators=(",", ":"), ensure_ascii=True
-    )
+    """SHA-256 (hex) of the resolved values.
+
+    Spelling does not matter, nor does the order of keys but where a field is `InOrder`.
+    """
+    values = _with_order(cfg, config_dict(cfg))
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _with_order(value: Any, plain: Any) -> Any:
+    """Plain values of a configuration, with mappings whose order counts as lists of pairs."""
+    if isinstance(value, Config):
+        out: dict[str, Any] = {}
+        for name, field in type(value).model_fields.items():
+            inner = _with_order(getattr(value, name), plain[name])
+            ordered = any(isinstance(mark, InOrder) for mark in field.metadata)
+            out[name] = list(inner.items()) if ordered else inner
+        return out
+    if isinstance(value, Mapping):
+        items = zip(cast("Mapping[Any, Any]", value).values(), plain.items(), strict=True)
+        return {key: _with_order(inner, bare) for inner, (key, bare) in items}
+    if isinstance(value, list | tuple):
+        pairs = zip(cast("Sequence[Any]", value), plain, strict=True)
+        return [_with_order(inner, bare) for inner, bare in pairs]
+    return plain
 
 
 def save_config(cfg: Config, path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from real.config import Config
+from real.config import Config, InOrder
 
 Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
@@ -76,4 +76,4 @@ class RobotConfig(Config):
     damping_kd: NotNegative = Field(description="gain of the damping mode [N m s/rad]")
     fall_height_m: float | None = Field(default=None, description="base below this has fallen [m]")
     defaults: JointDefaults = JointDefaults()
-    joints: dict[str, JointConfig] = Field(min_length=1)
+    joints: Annotated[dict[str, JointConfig], InOrder()] = Field(min_length=1)

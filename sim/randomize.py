@@ -68,31 +68,50 @@ def _read_term(name: str, term: str | RandomTermConfig) -> tuple[Distribution, R
     kind = TERMS.get(name)
     if kind is None:
         raise ConfigError(
-            f"there is no random term {name!r}{nearest(name, TERMS)}; known: {', '.join(TERMS)}"
+            f"there is no random term {name!r}{nearest(name, TERMS)}; known: {', '.join(TERMS)}",
+            key=(name,),
         )
     config = RandomTermConfig(value=term) if isinstance(term, str) else term
-    law = parse_distribution(config.value)
-    if law.op not in kind.ops:
-        raise ConfigError(
-            f"random term {name!r} ({kind.doc}) cannot be given by {law.op!r} as in "
-            f"{config.value!r}; expected one of {', '.join(kind.ops)}"
-        )
+    law = _read_law(name, config.value, ops=kind.ops, doc=kind.doc, short=isinstance(term, str))
     if config.per is not None and config.per not in kind.per:
         raise ConfigError(
             f"random term {name!r} cannot be drawn per {config.per}; "
-            f"expected {' or '.join(kind.per)}"
+            f"expected {' or '.join(kind.per)}",
+            key=(name, "per"),
         )
-    timed = kind.make is None
+    timed, at = kind.make is None, (name, "interval_s")
     if timed and config.interval_s is None:
-        raise ConfigError(f"random term {name!r} needs interval_s, e.g. interval_s: [4.0, 8.0]")
+        said = f"random term {name!r} needs interval_s, e.g. interval_s: [4.0, 8.0]"
+        raise ConfigError(said, key=(name,))
     if not timed and config.interval_s is not None:
-        raise ConfigError(f"random term {name!r} is drawn once per episode; remove interval_s")
+        said = f"random term {name!r} is drawn once per episode; remove interval_s"
+        raise ConfigError(said, key=at)
     if config.interval_s is not None and config.interval_s[0] > config.interval_s[1]:
-        raise ConfigError(f"random term {name!r}: interval_s {config.interval_s} is empty")
-    always = {"*": 1.0, "+": 0.0}.get(law.op)
-    if law.low == law.high == always or (timed and law.low == law.high == 0.0):
-        raise ConfigError(f"random term {name!r}: {config.value!r} changes nothing; remove it")
+        said = f"random term {name!r}: interval_s {config.interval_s} is empty"
+        raise ConfigError(said, key=at)
+    if timed and law.low == law.high == 0.0:
+        said = f"random term {name!r}: {config.value!r} changes nothing; remove it"
+        raise ConfigError(said, key=(name, "value"))
     return law, config
+
+
+def _read_law(name: str, value: str, *, ops: str, doc: str, short: bool) -> Distribution:
+    """The distribution of a term; ``short`` if it stands for the whole term."""
+    key = (name,) if short else (name, "value")
+    try:
+        law = parse_distribution(value)
+    except ConfigError as error:
+        raise ConfigError(f"random term {name!r}: {error}", key=key) from error
+    if law.op not in ops:
+        raise ConfigError(
+            f"random term {name!r} ({doc}) cannot be given by {law.op!r} as in {value!r}; "
+            f"expected one of {', '.join(ops)}",
+            key=key,
+        )
+    if law.low == law.high == {"*": 1.0, "+": 0.0}.get(law.op):
+        said = f"random term {name!r}: {value!r} changes nothing; remove it"
+        raise ConfigError(said, key=key)
+    return law
 
 
 def _read_table(terms: Mapping[str, Any]) -> dict[str, tuple[Distribution, RandomTermConfig]]:

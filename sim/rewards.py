@@ -43,19 +43,22 @@ def check_rewards(rewards: dict[str, RewardConfig]) -> dict[str, RewardConfig]:
         if name not in TERMS:
             raise ConfigError(
                 f"reward term {name!r} is not known{nearest(name, TERMS)}; "
-                f"known: {', '.join(TERMS)}"
+                f"known: {', '.join(TERMS)}",
+                key=(name,),
             )
         known = parameters(name)
         for key in config.params:
             if key not in known:
                 raise ConfigError(
                     f"reward term {name!r} has no parameter {key!r}{nearest(key, known)}; "
-                    f"it has: {', '.join(known) or 'none'}"
+                    f"it has: {', '.join(known) or 'none'}",
+                    key=(name, "params", key),
                 )
         sigma = config.params.get("sigma", 1.0)
         if sigma <= 0.0:
             # The width of a kernel: zero divides by it, and a negative one rewards the error.
-            raise ConfigError(f"reward term {name!r}: sigma is {sigma:g}, expected a number > 0")
+            said = f"reward term {name!r}: sigma is {sigma:g}, expected a number > 0"
+            raise ConfigError(said, key=(name, "params", "sigma"))
     return rewards
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
 from real.action import ActionSpec
-from real.config import Config, load_config
+from real.config import Config, InOrder, load_config
 from real.errors import ConfigError, nearest
 from real.observation import SOURCES, ObservationSpec, make_term
 from real.spec import RobotSpec
@@ -117,7 +117,7 @@ class EnvConfig(Config):
         description="whole resets start in the middle of an episode, so that time-outs spread out",
     )
     start: StartConfig = StartConfig()
-    observation: dict[ObservationName, ObsTermConfig] = Field(min_length=1)
+    observation: Annotated[dict[ObservationName, ObsTermConfig], InOrder()] = Field(min_length=1)
     critic: Annotated[tuple[CriticName, ...], AfterValidator(_no_twins)] = Field(
         default=(), description="privileged terms that follow the policy's for the critic"
     )
@@ -156,7 +156,8 @@ class EnvConfig(Config):
         if "clamped" in self.rewards and not self.filter.enabled:
             raise ConfigError(
                 "rewards.clamped counts targets that the robot's limits moved, but no limits are "
-                "applied: add `filter: on`, or remove the term"
+                "applied: add `filter: on`, or remove the term",
+                key=("rewards", "clamped"),
             )
         return self
 

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from real.config import (
     Config,
+    InOrder,
     config_dict,
     config_hash,
     config_path,
@@ -482,6 +483,28 @@ def test_the_hash_depends_on_values_and_not_on_order_or_spelling(load):
     assert config_hash(one) == config_hash(same)
     assert config_hash(one) != config_hash(other)
     assert len(config_hash(one)) == 64
+
+
+def test_the_hash_keeps_an_order_that_means_something_wherever_it_stands(tmp_path):
+    class Stage(Config):
+        steps: Annotated[dict[str, Physics], InOrder()]
+        others: dict[str, int] = {}
+
+    class Plan(Config):
+        first: Stage
+        rest: dict[str, tuple[Stage, ...]] = {}
+
+    def stage(*names: str) -> Stage:
+        return Stage(steps={n: Physics(substeps=ord(n)) for n in names}, others={"x": 1, "y": 2})
+
+    plan = Plan(first=stage("a", "b", "c"), rest={"p": (stage("a"), stage("c", "a")), "q": ()})
+    moved = plan.model_copy(update={"first": stage("b", "a", "c")})
+    deep = plan.model_copy(update={"rest": {"p": (stage("a"), stage("a", "c")), "q": ()}})
+    same = plan.model_copy(update={"rest": dict(reversed(plan.rest.items()))})
+    assert len({config_hash(one) for one in (plan, moved, deep)}) == 3
+    assert config_hash(same) == config_hash(plan)
+    save_config(plan, tmp_path / "plan.yaml")
+    assert config_hash(load_config(Plan, tmp_path / "plan.yaml")) == config_hash(plan)
 
 
 def test_a_failed_save_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
