@@ -29,6 +29,7 @@ from std_srvs.srv import Trigger
 from deploy.convert import LATCHED, TOPICS
 from deploy.graph import STATUS_ENV
 from deploy.records import OK, diagnostics
+from deploy.state_stream import StateStream
 from real.errors import FerryError
 
 logger = logging.getLogger(__name__)
@@ -201,6 +202,41 @@ class FerryNode(Node):
 
     def close(self) -> None:
         """Leave everything safe. Called exactly once, whatever ended the node."""
+
+
+class StateNode(FerryNode):
+    """A node that lives from the robot's states: what the robot is, then joints and IMU in pairs.
+
+    Args:
+        name: see :class:`FerryNode`.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        #: Pairs what comes; None until a robot has introduced itself that fits.
+        self._stream: StateStream | None = None
+
+    def listen_to_robot(self) -> None:
+        """Subscribe; to be called when everything that the callbacks need is there."""
+        self.listen("/robot/contract", self._on_contract)
+        self.listen_raw("/imu/data", self._on_imu)
+        self.listen_raw("/joint_states", self._on_joints)
+
+    def _on_contract(self, message: Any) -> None:
+        """A robot introduces itself: make a stream for its states, or refuse it."""
+        raise NotImplementedError
+
+    def _on_state(self, stream: StateStream) -> None:
+        """A state is complete."""
+        raise NotImplementedError
+
+    def _on_imu(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_imu(data):
+            self._on_state(self._stream)
+
+    def _on_joints(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_joints(data):
+            self._on_state(self._stream)
 
 
 def make_executor() -> Any:

@@ -23,7 +23,7 @@ from deploy.agreement import changes
 from deploy.bundle import Bundle, read_bundle
 from deploy.convert import CommandWriter, read_twist, to_ns
 from deploy.modes import Mode
-from deploy.node_base import FerryNode, run_node
+from deploy.node_base import StateNode, run_node
 from deploy.policy import OnnxPolicy
 from deploy.policy_pipeline import PolicyPipeline
 from deploy.records import ERROR, OK, WARN, StepRecord, StepWriter
@@ -41,7 +41,7 @@ COMMAND_AGE_S = 0.5
 WARM_UPS = 5
 
 
-class PolicyNode(FerryNode):
+class PolicyNode(StateNode):
     """Bundle -> ``/policy/joint_command`` and ``/policy/step``; see the module."""
 
     def __init__(self) -> None:
@@ -65,17 +65,14 @@ class PolicyNode(FerryNode):
         self._command_ns = 0
         self._running = np.zeros(1, dtype=bool)
         self._mode = ""
-        self._stream: StateStream | None = None
         self._refusal = "no /robot/contract yet"
         self._tick_time = Window()
         self._counted = (time.monotonic(), 0)
         self._command_out = self.publish_on("/policy/joint_command")
         self._step_out = self.publish_on("/policy/step")
-        self.listen("/robot/contract", self._on_contract)
+        self.listen_to_robot()
         self.listen("/safety/mode", self._on_mode)
         self.listen("/cmd_vel", self._on_twist, type_=TwistStamped if stamped else Twist)
-        self.listen_raw("/imu/data", self._on_imu)
-        self.listen_raw("/joint_states", self._on_joints)
         self.add_on_set_parameters_callback(self._may_set)
         self.serve("/policy/reload", self._reload)
         self.every(1.0, self._once_a_second)
@@ -158,14 +155,6 @@ class PolicyNode(FerryNode):
             if age_ns > COMMAND_AGE_S * 1e9:
                 return  # sent long ago, whatever delayed it
         self._command, self._command_ns = command, time.monotonic_ns()
-
-    def _on_imu(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_imu(data):
-            self._on_state(self._stream)
-
-    def _on_joints(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_joints(data):
-            self._on_state(self._stream)
 
     # ------------------------------------------------------------ the tick
 

@@ -22,7 +22,7 @@ from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.convert import CommandReader, CommandWriter, to_ns
 from deploy.modes import Mode
-from deploy.node_base import FerryNode, run_node
+from deploy.node_base import StateNode, run_node
 from deploy.records import ERROR, OK, WARN
 from deploy.safety import SafetySettings, Verdict
 from deploy.safety_pipeline import SafetyPipeline
@@ -39,7 +39,7 @@ Array = NDArray[np.float64]
 MOVING = (Mode.RAMP, Mode.RUN)
 
 
-class SafetyNode(FerryNode):
+class SafetyNode(StateNode):
     """``/policy/joint_command`` -> ``/joint_command``, modes and their services; see the module."""
 
     def __init__(self) -> None:
@@ -68,7 +68,6 @@ class SafetyNode(FerryNode):
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
         self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)
-        self._stream: StateStream | None = None
         self._refusal = "robot_node has not published /robot/contract yet"
         self._policy_ns: int | None = None
         self._run_from_ns = 0
@@ -80,9 +79,7 @@ class SafetyNode(FerryNode):
         self._command_out = self.publish_on("/joint_command")
         self._mode_out = self.publish_on("/safety/mode")
         self._mode_out.publish(String(data=self._mode.name))
-        self.listen("/robot/contract", self._on_contract)
-        self.listen_raw("/imu/data", self._on_imu)
-        self.listen_raw("/joint_states", self._on_joints)
+        self.listen_to_robot()
         self.listen("/policy/joint_command", self._on_policy)
         self.serve("/arm", self._arm)
         self.serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
@@ -149,14 +146,6 @@ class SafetyNode(FerryNode):
             return
         for note in notes:
             self.get_logger().warning(note)
-
-    def _on_imu(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_imu(data):
-            self._on_state(self._stream)
-
-    def _on_joints(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_joints(data):
-            self._on_state(self._stream)
 
     def _on_state(self, stream: StateStream) -> None:
         """States drive everything but RUN: the ramp, and the repeated word to stay stopped."""

@@ -20,7 +20,7 @@ from typing import Any, cast
 from deploy.graph import Graph, choose_robot, graph
 from deploy.options import read_options, safety_file
 from deploy.preflight import Cleared, preflight
-from deploy.processes import Status, Supervisor
+from deploy.processes import STOP_S, Status, Supervisor
 from deploy.schedule import Schedule, tour
 from real.errors import FerryError
 
@@ -40,6 +40,7 @@ class GraphReport:
         reason: why it ended.
         seconds: how long it ran [s].
         exit_codes: of each node; negative for the signal that killed it.
+        killed: nodes that did not stop when they were asked to; then it did not end as planned.
         modes: every change of mode: seconds since the start, mode, reason.
         summaries: what each node said at its end.
         log_dir: standard error of each node; a folder that was made for it is removed after a run
@@ -53,6 +54,7 @@ class GraphReport:
     modes: Sequence[tuple[float, str, str]]
     summaries: Mapping[str, Mapping[str, Any]]
     log_dir: Path
+    killed: tuple[str, ...] = ()
 
 
 @dataclass
@@ -98,6 +100,10 @@ def run_graph(
         watch = _Watch(run, seconds, interrupt, progress)
         ok, reason = watch.until_end()
         ran_s = time.monotonic() - run.started_s
+    if run.killed:
+        # A robot whose node had to be killed was not stopped by it, whatever came before.
+        ok = False
+        reason += f"; had to kill {', '.join(run.killed)}, not stopped after {STOP_S:g} s"
     if log_dir is None and ok and not any(p.returncode for p in run.processes.values()):
         shutil.rmtree(run.log_dir, ignore_errors=True)
     return GraphReport(
@@ -108,6 +114,7 @@ def run_graph(
         modes=run.modes,
         summaries=run.summaries,
         log_dir=run.log_dir,
+        killed=tuple(run.killed),
     )
 
 

@@ -186,11 +186,12 @@ def _sentence(model: type[BaseModel], path: KeyPath, details: list[dict[str, Any
 
 def _value(detail: Mapping[str, Any]) -> Any:
     """What stands at the place that the error is about."""
-    value = detail["input"]
+    value: Any = detail["input"]
     for key in _inner_key(detail):
-        if not (isinstance(value, Mapping) and key in value):
+        try:
+            value = value[key]
+        except (TypeError, KeyError, IndexError):
             break  # it is missing
-        value = cast("Mapping[Any, Any]", value)[key]
     return value
 
 

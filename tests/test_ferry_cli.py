@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 import ferry
 from real.errors import FerryError
+from training.suites import SUITES
 
 ROOT = Path(ferry.__file__).parent
 BUNDLE = ROOT / "configs" / "bundles" / "a1_walk.onnx"
@@ -271,6 +272,18 @@ def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) 
     result = run("inspect", str(BUNDLE))
     assert result.exit_code == 130
     assert result.stderr == ""
+
+
+def test_the_help_of_evaluate_names_every_suite() -> None:
+    shown = " ".join(run("evaluate", "--help").stdout.split())
+    for name in SUITES:
+        assert name in shown, name
+
+
+@pytest.mark.ros
+def test_an_option_of_no_plug_in_ends_with_2_before_anything_starts() -> None:
+    done = run("deploy", str(BUNDLE), "--robot", "loopback", "--option", "port=3")
+    assert_refused(done, "no option 'port'", "viscosity")
 
 
 def test_a_message_of_several_lines_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

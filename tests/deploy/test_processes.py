@@ -129,11 +129,17 @@ def test_time_is_counted_from_when_all_are_ready(make):
     assert report.seconds > 0.3
 
 
-def test_what_does_not_stop_is_killed_and_all_is_over_within_ten_seconds(make):
-    begin = time.monotonic()
-    report = run_graph(make("good", "stubborn"), seconds=0.1)
-    assert report.exit_codes == {"good0": 0, "stubborn0": -signal.SIGKILL}
-    assert time.monotonic() - begin < 10.0
+def test_what_does_not_stop_is_killed_which_is_no_end_as_planned(make):
+    start = time.monotonic()
+    report = run_graph(make("good", "finishing", "stubborn"))
+    assert time.monotonic() - start < 10.0
+    assert report.exit_codes == {"good0": 0, "finishing0": 0, "stubborn0": -signal.SIGKILL}
+    assert not report.ok
+    assert report.killed == ("stubborn0",)
+    assert report.reason.startswith("finishing0 has finished; had to kill stubborn0, not stopped")
+    # Its log is what says why, so it stays.
+    assert report.log_dir.is_dir()
+    shutil.rmtree(report.log_dir)
 
 
 def test_the_recorder_is_stopped_after_everybody_else(make):
