@@ -1,4 +1,4 @@
-"""A task that only a memory solves: what is shown at an episode's first step counts at the others."""
+"""A task that only a memory solves: what an episode's first step shows counts at the others."""
 
 from __future__ import annotations
 
