@@ -19,6 +19,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from deploy.onnx_file import BundleError, read_onnx
+from deploy.ports import INPUT, OUTPUTS, inputs_of, outputs_of
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError
 from real.observation import SOURCES
@@ -27,9 +28,6 @@ Float32 = NDArray[np.float32]
 
 #: Metadata keys.
 CONTRACT_KEY, GOLDEN_KEY, DIGEST_KEY = "ferry_contract", "ferry_golden", "ferry_digest"
-
-#: Names in the graph.
-INPUT, OUTPUTS = "observation", ("mean", "log_std")
 
 #: Operator sets that ONNX Runtime 1.20 and later run; exports use one of them.
 OPSETS = range(17, 24)
@@ -44,8 +42,6 @@ TOLERANCE = 1e-5
 
 #: Most steps that an observation term may remember.
 MAX_HISTORY = 1000
-
-_GOLDEN_FIELDS = tuple(f.name for f in dataclasses.fields(Golden))
 
 
 @dataclass(frozen=True)
@@ -93,6 +89,7 @@ class Bundle:
             "joints": ", ".join(contract.joint_names),
             "observation": ", ".join(f"{t.name}[{t.dim}]" for t in contract.observation.terms),
             "action": f"{contract.action.kind}[{contract.action.dim}]",
+            **({} if contract.state is None else {"remembers": str(contract.state)}),
             "takes": ", ".join(f"{n} {low:g}..{high:g} {u}" for n, low, high, u in ranges),
             "policy version": str(contract.policy_version),
             "commit": contract.git_sha,
@@ -142,7 +139,7 @@ def _one_line(error: Exception) -> str:
 
 def golden_json(golden: Golden) -> str:
     """Golden vectors as JSON; float32 numbers survive it exactly."""
-    return json.dumps({k: v.tolist() for k, v in vars(golden).items()})
+    return json.dumps({k: v.tolist() for k, v in vars(golden).items() if v is not None})
 
 
 def open_session(data: bytes) -> Any:
@@ -223,7 +220,10 @@ def contract_problems(contract: PolicyContract) -> list[str]:
     gains = [contract.damping_kd, *(g for j in contract.actuated for g in (j.kp, j.kd))]
     require(all(math.isfinite(g) and g >= 0.0 for g in gains), "a gain is negative or not finite")
     require(contract.normalizer_in_graph, "its normaliser is not in the graph")
-    require(contract.hidden_size == 0, "it needs a hidden state, which this version cannot keep")
+    size = 0 if contract.state is None else contract.state.size
+    require(contract.hidden_size == size, f"hidden_size is not the {size} numbers of its state")
+    if contract.state is not None:
+        bad += contract.state.problems((INPUT, *OUTPUTS))
     command = contract.command
     require(
         len(command.low) == len(command.high) == len(command.units) == command.dim,
@@ -262,14 +262,17 @@ def _observation_problems(contract: PolicyContract) -> list[str]:
 
 def _golden(text: str, contract: PolicyContract) -> Golden:
     body = json.loads(text)
-    if not isinstance(body, dict) or set(cast("dict[str, Any]", body)) != set(_GOLDEN_FIELDS):
-        raise BundleError(f"golden vectors: expected {', '.join(_GOLDEN_FIELDS)}")
-    arrays = {k: np.array(cast("Any", body[k]), dtype=np.float32) for k in _GOLDEN_FIELDS}
+    actions, hidden = contract.action.dim, contract.hidden_size
+    sizes = {"observation": contract.observation.dim, "mean": actions, "log_std": actions}
+    if contract.state is not None:
+        sizes |= {"hidden": hidden, "hidden_next": hidden}
+    if not isinstance(body, dict) or set(cast("dict[str, Any]", body)) != set(sizes):
+        raise BundleError(f"golden vectors: expected {', '.join(sizes)}")
+    arrays = {k: np.array(cast("Any", body[k]), dtype=np.float32) for k in sizes}
     golden = Golden(**arrays)
     rows = golden.observation.shape[0] if golden.observation.ndim else 0
-    sizes = {"observation": contract.observation.dim, "mean": contract.action.dim}
     for name, array in arrays.items():
-        expected = (rows, sizes.get(name, contract.action.dim))
+        expected = (rows, sizes[name])
         if array.shape != expected or rows < 1:
             raise BundleError(f"golden vectors: {name} is {array.shape}; expected {expected}")
         if not np.isfinite(array).all():
@@ -281,10 +284,15 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
     """Refuse a graph that has other inputs or outputs, or gives other numbers on this computer."""
     session = open_session(data)
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    if [i.name for i in inputs] != [INPUT] or [o.name for o in outputs] != list(OUTPUTS):
+    takes, gives = inputs_of(contract), outputs_of(contract)
+    if [i.name for i in inputs] != list(takes) or [o.name for o in outputs] != list(gives):
         found = f"{[i.name for i in inputs]} -> {[o.name for o in outputs]}"
-        raise BundleError(f"its graph is {found}; expected [{INPUT!r}] -> {list(OUTPUTS)}")
-    sizes = [contract.observation.dim, contract.action.dim, contract.action.dim]
+        state = "no state" if contract.state is None else "a state"
+        raise BundleError(
+            f"its graph is {found}; expected {list(takes)} -> {list(gives)}, since its contract "
+            f"has {state}"
+        )
+    sizes = [*takes.values(), *gives.values()]
     for port, size in zip([*inputs, *outputs], sizes, strict=True):
         shape = port.shape
         if port.type != "tensor(float)" or len(shape) != 2 or shape[1] not in {size, None}:
@@ -295,11 +303,12 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
             raise BundleError(f"{port.name!r} has a fixed batch of {shape[0]}; export it dynamic")
     # All at once and one alone: a batch size that was baked in shows in one of them.
     for rows in (slice(None), slice(0, 1)):
-        mean, log_std = session.run(list(OUTPUTS), {INPUT: golden.observation[rows]})
-        for name, got, expected in (
-            ("mean", mean, golden.mean[rows]),
-            ("log_std", log_std, golden.log_std[rows]),
-        ):
+        feeds = (golden.observation, golden.hidden)
+        wanted = (golden.mean, golden.log_std, golden.hidden_next)
+        known = {name: x[rows] for name, x in zip(takes, feeds, strict=False) if x is not None}
+        for name, got, array in zip(gives, session.run(list(gives), known), wanted, strict=False):
+            assert array is not None  # a golden vector for every output, see `_golden`
+            expected = array[rows]
             if got.shape != expected.shape:
                 raise BundleError(f"{name} comes out as {got.shape}; expected {expected.shape}")
             error = float(np.abs(got - expected).max())

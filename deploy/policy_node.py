@@ -143,6 +143,9 @@ class PolicyNode(StateNode):
     def _on_mode(self, message: Any) -> None:
         self._mode = str(message.data)
         self._running[:] = self._mode == Mode.RUN.name
+        if not self._running[0]:
+            # Also if no state comes before it runs again: then no tick would notice.
+            self._pipeline.reset()
 
     def _on_twist(self, message: Any) -> None:
         try:
@@ -177,7 +180,11 @@ class PolicyNode(StateNode):
         age_s = (time.monotonic_ns() - self._command_ns) * 1e-9
         command = self._command if age_s <= COMMAND_AGE_S else self._zero
         out = self._pipeline.step(state, command, running=self._running)
-        self._command_out.publish(self._commands.targets(stamp_ns, out.command.q_des[0]))
+        if out.stop[0]:
+            self.get_logger().error("what the policy remembers is not finite: safe stop")
+            self._command_out.publish(self._commands.safe_stop(stamp_ns))
+        else:
+            self._command_out.publish(self._commands.targets(stamp_ns, out.command.q_des[0]))
         step = StepRecord(
             stamp_ns=stamp_ns,
             observation=out.observation[0],

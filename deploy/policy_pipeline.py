@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy.memory import PolicyMemory
 from deploy.policy import Policy
 from real.action import ActionDecoder
 from real.observation import ObservationBuilder
@@ -32,6 +33,8 @@ class PolicyOutput:
         log_std: ``[N, A]``.
         action: ``[N, A]`` the action before clipping: the mean, or a sample when exploring.
         log_prob: ``[N]`` log density of that action.
+        stop: ``[N]`` robots for which the policy asks for a safe stop: what it remembers of them
+            is not finite, and was forgotten.
     """
 
     command: JointCommand
@@ -40,6 +43,7 @@ class PolicyOutput:
     log_std: Float32
     action: Array
     log_prob: Array
+    stop: Mask
 
 
 class PolicyPipeline:
@@ -59,6 +63,7 @@ class PolicyPipeline:
         self.num = num
         q_default = [j.q_default for j in contract.joints]
         self._policy = policy
+        self._memory = PolicyMemory(policy, num)
         self._builder = ObservationBuilder(contract.observation, q_default, num)
         self._decoder = ActionDecoder(contract.action)
         self._explore = explore
@@ -75,15 +80,24 @@ class PolicyPipeline:
         self._was_running: Mask = np.zeros(num, dtype=bool)
 
     def reset(self, rows: Rows = None) -> None:
-        """Forget previous action and history of robots ``rows`` (ids or mask; None for all)."""
+        """Forget all of robots ``rows`` (ids or mask; None for all): action, history, state."""
+        self._memory.reset(rows)
         self._prev_action[slice(None) if rows is None else rows] = 0.0
         self._builder.reset(rows)
 
     def warm_up(self) -> None:
-        """Run once on zeros, so that the first real tick is as fast as the others."""
+        """Run once on zeros, so that the first real tick is as fast as the others.
+
+        Nothing of it is remembered, and nothing that was is forgotten.
+        """
+        other = PolicyPipeline(self._policy, self.num)
         state = RobotState.zeros(self.num, len(self.contract.joints))
-        nobody = np.zeros(self.num, dtype=bool)
-        self.step(state, np.zeros((self.num, self.contract.command.dim)), running=nobody)
+        other.step(state, np.zeros((self.num, self.contract.command.dim)))
+
+    @property
+    def hidden(self) -> Float32:
+        """A copy of what the network remembers of each robot, ``[N, H]``; H is 0 for nothing."""
+        return self._memory.hidden
 
     def step(
         self, state: RobotState, command: Array, *, running: Mask | None = None
@@ -95,7 +109,7 @@ class PolicyPipeline:
             command: ``[N, C]`` what the operator wants; brought into the range that the policy
                 was trained on. A command that is not finite counts as none: zero.
             running: ``[N]`` whose output is executed; all if None. The others keep no memory:
-                when they begin to run, previous action and history start anew.
+                when they begin to run, previous action, history and hidden state start anew.
         """
         running = self._everyone if running is None else running
         begins = ~(running & self._was_running)
@@ -107,7 +121,9 @@ class PolicyPipeline:
             command = np.where(finite.all(axis=1, keepdims=True), command, 0.0)
         given = np.minimum(np.maximum(command, self._low), self._high)
         observation = self._builder.build(state, given, self._prev_action)
-        mean, log_std = self._policy.infer(observation)
+        mean, log_std, broken = self._memory.infer(
+            observation, stamp_ns=state.stamp_ns, running=running
+        )
         action = np.asarray(mean, dtype=np.float64)
         log_prob = -np.asarray(log_std.sum(axis=1), dtype=np.float64)
         log_prob -= 0.5 * log_std.shape[1] * _LOG_2PI
@@ -120,4 +136,5 @@ class PolicyPipeline:
         self._prev_action = np.where(running[:, None], clipped, 0.0)
         stamp = state.stamp_ns.copy()  # states may be views that the next step writes to
         sent = JointCommand(stamp, target, self._zero, self._zero, self._kp, self._kd)
-        return PolicyOutput(sent, observation, mean, log_std, action, log_prob)
+        stop = broken & running
+        return PolicyOutput(sent, observation, mean, log_std, action, log_prob, stop)

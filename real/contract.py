@@ -21,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from real.action import ActionSpec
 from real.errors import ContractMismatch, FerryError
+from real.memory import HiddenState
 from real.observation import ObservationSpec
 from real.spec import JointSpec, RobotSpec
 
@@ -61,11 +62,15 @@ class Golden:
         observation: ``[K, D]``.
         mean: ``[K, A]``.
         log_std: ``[K, A]``.
+        hidden: ``[K, H]`` what was remembered before each; None without a memory.
+        hidden_next: ``[K, H]`` what was after it.
     """
 
     observation: Float32
     mean: Float32
     log_std: Float32
+    hidden: Float32 | None = None
+    hidden_next: Float32 | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,7 @@ class PolicyContract:
         git_sha: commit of the code that trained it, with ``-dirty`` if it had changes.
         policy_version: learner updates behind the weights.
         provenance: command, seed and other words on where it is from.
+        state: the recurrent state, None for none.
     """
 
     schema_version: int
@@ -196,6 +202,7 @@ class PolicyContract:
     git_sha: str
     policy_version: int
     provenance: Mapping[str, str]
+    state: HiddenState | None = None
 
     @staticmethod
     def of_robot(
@@ -208,6 +215,7 @@ class PolicyContract:
         git_sha: str = "",
         policy_version: int = 0,
         provenance: Mapping[str, str] | None = None,
+        state: HiddenState | None = None,
     ) -> PolicyContract:
         """The contract of a policy for ``robot``; limits must be complete."""
         robot.require_complete()
@@ -226,11 +234,12 @@ class PolicyContract:
             action=action,
             command=command,
             normalizer_in_graph=True,
-            hidden_size=0,
+            hidden_size=0 if state is None else state.size,
             config_hash=config_hash,
             git_sha=git_sha,
             policy_version=policy_version,
             provenance=dict(provenance or {}),
+            state=state,
         )
 
     @property

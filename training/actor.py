@@ -14,8 +14,10 @@ from real.errors import FerryError
 from real.rollout import EpisodeStats, Rollout
 from sim.result import StepResult
 from sim.streams import pack_streams, unpack_streams
+from training.memory import Memory
 from training.networks import ActorCritic, NetworkConfig
 from training.snapshot import PolicySnapshot, load_snapshot
+from training.symmetry import Mirror
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -72,6 +74,7 @@ class ActorWorker:
         network: sizes of the policy that snapshots hold.
         seed: root seed of the run.
         stream: (worker, restart); what tells actors of one run apart, as for the env.
+        mirror: as the learner's; only a policy with a memory needs it here.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class ActorWorker:
         network: NetworkConfig,
         seed: int,
         stream: tuple[int, int] = (0, 0),
+        mirror: Mirror | None = None,
     ) -> None:
         self.env = env
         self.actor_id = actor_id
@@ -89,6 +93,7 @@ class ActorWorker:
             env.policy_dim, env.critic_dim, action_dim=env.action_dim, config=network
         )
         self._version: int | None = None
+        self._memory = Memory(self.policy, env.num_envs, mirror=mirror)
         key = np.random.SeedSequence(seed, spawn_key=(*stream, _NOISE_KEY, 0))
         self._rng = np.random.Generator(np.random.PCG64(key))
 
@@ -116,11 +121,13 @@ class ActorWorker:
         actions = noise * log_std.exp().numpy()  # the mean is added step by step
         steps: list[StepResult] = []
         drawn = [(0, env.drawn())] if isinstance(env, Randomized) else []
+        remembered = self._memory.arrays()
 
         seen = env.observation
         obs[0], critic_obs[0] = seen["policy"], seen["critic"]
         for t in range(horizon):
-            means[t] = self.policy.mean(torch.from_numpy(obs[t])).numpy()
+            seen_t = torch.from_numpy(obs[t]), torch.from_numpy(critic_obs[t])
+            means[t] = self._memory.mean(*seen_t).numpy()
             actions[t] += means[t]
             actions[t] = distribution.squash(torch.from_numpy(actions[t])).numpy()
             if not np.isfinite(actions[t]).all():
@@ -134,6 +141,7 @@ class ActorWorker:
             steps.append(step)
             if len(step.final_ids) and t + 1 < horizon and isinstance(env, Randomized):
                 drawn.append((t + 1, env.drawn(step.final_ids)))
+            self._memory.forget(step.terminated | step.truncated)
 
         log_probs = distribution.log_prob(
             torch.from_numpy(actions), torch.from_numpy(means), log_std
@@ -155,11 +163,13 @@ class ActorWorker:
             reward_parts=_mean_parts(steps),
             domain=DomainDraws.join(drawn) if drawn else None,
             clamped=_clamped_shares(steps),
+            **remembered,
         )
 
     def state_dict(self) -> Arrays:
-        """Generator and env, as flat arrays: with them the next rollout is the same, bit by bit."""
+        """Generator, env and memory, flat: with them the next rollout is the same, bit by bit."""
         out = {f"env.{name}": value for name, value in self.env.state_dict().items()}
+        out |= {f"memory.{name}": value for name, value in self._memory.arrays().items()}
         out["noise"] = pack_streams([self._rng])
         return out
 
@@ -174,10 +184,13 @@ class ActorWorker:
         unpack_streams([self._rng], state["noise"].astype(np.uint64))
         # Another run may have given the same number to another policy.
         self._version = None
-        prefix = "env."
-        self.env.load_state_dict(
-            {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        )
+        self._memory.load(_part(state, "memory."))
+        self.env.load_state_dict(_part(state, "env."))
+
+
+def _part(state: Arrays, prefix: str) -> Arrays:
+    """The entries whose names begin with ``prefix``, without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def _final_rows(

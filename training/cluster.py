@@ -29,6 +29,7 @@ from real.rollout import Rollout
 from training.actor import ActorWorker
 from training.roles import RoleFailed, ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
+from training.symmetry import Mirror
 
 log = logging.getLogger(__name__)
 
@@ -105,12 +106,14 @@ class _Actor:
         training = task.config.training
         self._horizon = training.horizon
         self._feed = _Feed(store, snapshot)
+        env = task.make_env(task.config, stream)
         self._worker = ActorWorker(
-            task.make_env(task.config, stream),
+            env,
             actor_id(stream),
             network=training.network,
             seed=training.seed,
             stream=stream,
+            mirror=Mirror.of_env(training.symmetry, env),
         )
 
     def collect(self) -> tuple[Rollout, float]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from real.contract import PolicyContract
+from real.memory import HiddenState
 from real.spec import load_robot
 from sim.commands import command_limits
 from sim.task import action_spec, observation_spec
@@ -21,6 +22,7 @@ def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
             ``command``, ``seed``, ``step``.
     """
     robot = load_robot(config.robot)
+    gru = config.training.network.gru
     told = {key: str(meta[key]) for key in ("command", "seed", "step", "training_s") if key in meta}
     return PolicyContract.of_robot(
         robot,
@@ -31,4 +33,5 @@ def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
         git_sha=str(meta.get("git_sha", "")),
         policy_version=int(meta.get("version", 0)),
         provenance={"task": config.name, **told},
+        state=None if gru is None else HiddenState.zeros(gru.hidden),
     )

@@ -19,6 +19,7 @@ from training.normalizer import Moments
 from training.parallel import ALONE, Learners
 from training.ppo import NonFiniteUpdateError, Ppo, PpoConfig, side_by_side
 from training.prepare import Preparation, Prepared, joined
+from training.recurrent import RecurrentPpo, sizes_of
 from training.snapshot import PolicySnapshot, load_snapshot, take_snapshot
 from training.symmetry import Mirror
 
@@ -69,7 +70,8 @@ class Learner:
         self.config = ppo
         self._generator = torch.Generator().manual_seed(_int63(order))
         self._learners = learners
-        self._ppo = Ppo(self.policy, ppo, generator=self._generator, learners=learners)
+        kind = RecurrentPpo if any(sizes_of(self.policy).values()) else Ppo
+        self._ppo = kind(self.policy, ppo, generator=self._generator, learners=learners)
         self._refused = 0
         self._mirror = mirror
 

@@ -18,6 +18,7 @@ from training.normalizer import Moments
 from training.parallel import ALONE, Learners
 from training.ppo import side_by_side
 from training.ppo_config import PpoConfig
+from training.recurrent import SequenceBatch, actor_means, critic_outputs, sizes_of
 from training.returns import Ends, RatioSums, gae, vtrace
 from training.symmetry import Mirror
 
@@ -111,6 +112,8 @@ class Preparation:
             proximal=acted.proximal,
             weights=_per_sample(weights, rollouts),
         )
+        if any(sizes_of(self.policy).values()):
+            batch = SequenceBatch.of(batch, rollouts, self.policy)
         values = joined([v.values[:-1] for v in valued])
         line = self.learners.actor
         of_targets = line.moments(Moments.of(targets.unsqueeze(-1)))
@@ -152,11 +155,12 @@ class Preparation:
         actions = joined([r.actions for r in rollouts])
         log_probs = joined([r.log_probs for r in rollouts])
         obs = policy.obs_norm(raw)
-        means = policy.actor(obs)
+        means = actor_means(policy, obs, rollouts)
         log_ratio = density(actions, means, log_std) - log_probs
         if self.mirror is not None:
             image = policy.obs_norm(self.mirror.obs(raw))
-            obs, means = torch.cat((obs, image)), torch.cat((means, policy.actor(image)))
+            seen = actor_means(policy, image, rollouts, name="mirror_hidden")
+            obs, means = torch.cat((obs, image)), torch.cat((means, seen))
             actions = torch.cat((actions, self.mirror.action(actions)))
         proximal = None
         if self.config.returns == "decoupled":
@@ -168,12 +172,10 @@ class Preparation:
         policy = self.policy
         steps, num = rollout.log_probs.shape
         critic_obs = policy.critic_norm(joined([rollout.critic_obs]))  # [(T+1)*N, C]
-        outputs = policy.critic(critic_obs).view(steps + 1, num)
+        outputs, final = critic_outputs(policy, critic_obs, rollout)
         final_values = np.zeros((steps, num), dtype=np.float32)
-        if len(rollout.final_index):
-            t, n = rollout.final_index.T
-            final = policy.value(torch.from_numpy(rollout.final_critic_obs))
-            final_values[t, n] = final.numpy()
+        t, n = rollout.final_index.T
+        final_values[t, n] = policy.value_of(final).numpy()
         return _Valued(critic_obs, outputs, policy.value_of(outputs).numpy(), final_values)
 
     def _returns(

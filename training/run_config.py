@@ -124,6 +124,14 @@ class RunConfig(EnvConfig):
                 f"training.ppo.minibatches is {self.training.ppo.minibatches}, but a rollout of "
                 f"sim.worlds * training.horizon has {samples} samples; expected no more minibatches"
             )
+        network = self.training.network
+        remembers = network.gru is not None or network.critic_gru is not None
+        if remembers and self.training.ppo.minibatches > self.sim.worlds:
+            raise ConfigError(
+                f"training.ppo.minibatches is {self.training.ppo.minibatches}, but with "
+                "training.network.gru or critic_gru a minibatch takes whole worlds, of which "
+                f"there are {self.sim.worlds} (sim.worlds); expected no more minibatches"
+            )
         return self
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,6 +113,15 @@ class Mirror:
         by_source = {"joint_pos": joints, "joint_vel": joints, "prev_action": actuated}
         terms = [_mirror_term(term, by_source) for term in observation.terms]
         return Mirror(joined(terms), actuated)
+
+    @staticmethod
+    def of_env(config: SymmetryConfig, env: Any) -> Mirror | None:
+        """The mirror of a robot's env, or None where the run uses none."""
+        if not config.enabled:
+            return None
+        # Only a robot's env has these.
+        specs = {"observation": env.observation_spec, "action": env.action_spec}
+        return Mirror.of(config, env.robot, **specs)
 
     def obs(self, obs: Tensor) -> Tensor:
         """``[..., D] -> [..., D]``, raw observations."""

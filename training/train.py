@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -189,7 +189,7 @@ def _learner(config: RunConfig, env: VectorEnv) -> Learner:
         network=training.network,
         ppo=training.ppo,
         seed=training.seed,
-        mirror=_mirror(config, env),
+        mirror=Mirror.of_env(training.symmetry, env),
     )
 
 
@@ -198,7 +198,13 @@ def _serial(
     config: RunConfig, env: VectorEnv, evaluate: Evaluate | None
 ) -> Iterator[tuple[Runtime, Scorers | None]]:
     training = config.training
-    actor = ActorWorker(env, actor_id((0, 0)), network=training.network, seed=training.seed)
+    actor = ActorWorker(
+        env,
+        actor_id((0, 0)),
+        network=training.network,
+        seed=training.seed,
+        mirror=Mirror.of_env(training.symmetry, env),
+    )
     runtime = SerialRuntime(actor, _learner(config, env), horizon=training.horizon)
     yield runtime, None if evaluate is None else InlineScorers(evaluate)
 
@@ -250,18 +256,6 @@ def _asynchronous(
         )
         runtime.idle_evaluators = lambda: crew.idle_share
         yield runtime, crew
-
-
-def _mirror(config: RunConfig, env: VectorEnv) -> Mirror | None:
-    if not config.training.symmetry.enabled:
-        return None
-    task: Any = env  # only a robot's env has the specs below
-    return Mirror.of(
-        config.training.symmetry,
-        task.robot,
-        observation=task.observation_spec,
-        action=task.action_spec,
-    )
 
 
 @contextlib.contextmanager

@@ -36,6 +36,7 @@ CASES = {
     "mirrored": ({"returns": "vtrace"}, {}, True),
     "minibatch": ({"advantage_norm": "minibatch", "returns": "decoupled"}, {}, False),
     "popart": ({"stop_kl": 0.01, "learning_rate": 3e-3}, {"return_norm": "popart"}, False),
+    "recurrent": ({"returns": "vtrace"}, {"gru": 6, "critic_gru": 5}, True),
     "tiny": ({"minibatches": 40, "desired_kl": None}, {"squash": 2.0}, False),
 }
 
@@ -50,7 +51,7 @@ def made(case: str, learners: Learners = ALONE) -> Learner:
         4,
         5,
         action_dim=2,
-        network=NetworkConfig(hidden=(16,), critic_hidden=(16,), **network),
+        network=NetworkConfig.model_validate({"hidden": (16,), "critic_hidden": (16,), **network}),
         ppo=PpoConfig(**{"entropy_coef": 0.01, **ppo}),
         seed=0,
         mirror=mirror if mirrored else None,
@@ -82,6 +83,10 @@ def rollout(rank: int, update: int, *, steps: int = 5) -> Rollout:
         final_critic_obs=draw(len(index), 5),
         policy_version=0,
         actor_id=f"actor-{rank}",
+        # Read by a policy with a memory alone.
+        hidden=np.tanh(draw(num, 6)),
+        critic_hidden=np.tanh(draw(num, 5)),
+        mirror_hidden=np.tanh(draw(num, 6)),
     )
 
 
