@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from training.batch import ActorBatch, Batch, CriticBatch, Order
+from training.by_hand import ByHand
 from training.distributions import gaussian_kl
 from training.flat import FlatAdam
 from training.losses import clipped_surrogate, decoupled_surrogate, normalized, value_loss
@@ -112,6 +113,7 @@ class Ppo:
         if config.compile:
             self._actor = torch.compile(policy.actor, dynamic=True)
             self._critic = torch.compile(policy.critic, dynamic=True)
+        self._by_hand = ByHand(policy, config) if ByHand.suits(policy, config) else None
         self._set_scheduled(0)
 
     def update(self, batch: Batch, *, number: int = 0) -> PpoStats:
@@ -192,9 +194,7 @@ class Ppo:
             part = self._with_advantages(batch.actor_part(order.rows, order.image))
             stats = torch.zeros(5)
             if len(order.rows):  # nobody's share may be empty, but one learner's can
-                loss, stats = self._actor_loss(part, old_log_std)
-                (loss * order.share).backward()
-                stats = stats * order.share
+                stats = self._actor_gradient(part, old_log_std, order.share) * order.share
             line.sum_(stats)
             line.sum_(adam.grad)
             norm = adam.clip_grad(config.max_grad_norm)
@@ -221,9 +221,8 @@ class Ppo:
             adam.zero_grad()
             stats = torch.zeros(2)
             if len(order.rows):
-                loss = self._value_loss(batch.critic_part(order.rows))
-                (self.config.value_coef * loss * order.share).backward()
-                stats[0] = loss.detach() * order.share
+                part = batch.critic_part(order.rows)
+                stats[0] = self._critic_gradient(part, order.share) * order.share
             line.sum_(stats)
             line.sum_(adam.grad)
             norm = adam.clip_grad(self.config.max_grad_norm)
@@ -242,6 +241,23 @@ class Ppo:
             moments = self.learners.actor.moments(Moments.of(part.advantages.unsqueeze(-1)))
         values = vars(part) | {"advantages": normalized(part.advantages, moments)}
         return ActorBatch(**values)
+
+    def _actor_gradient(self, part: ActorBatch, old_log_std: Tensor, share: float) -> Tensor:
+        """Set the gradients of the actor's loss times ``share``; the statistics ``[5]``."""
+        if self._by_hand is not None:
+            at = {"clip": self.clip, "entropy_coef": self.entropy_coef}
+            return self._by_hand.actor(part, old_log_std, share=share, **at)
+        loss, stats = self._actor_loss(part, old_log_std)
+        (loss * share).backward()
+        return stats
+
+    def _critic_gradient(self, part: CriticBatch, share: float) -> Tensor:
+        """Set the gradients of the weighted value loss times ``share``; the loss ``[]``."""
+        if self._by_hand is not None:
+            return self._by_hand.critic(part, share=share)
+        loss = self._value_loss(part)
+        (self.config.value_coef * loss * share).backward()
+        return loss.detach()
 
     def _actor_loss(self, part: ActorBatch, old_log_std: Tensor) -> tuple[Tensor, Tensor]:
         """The loss ``[]`` and (surrogate, KL, clip share, loss, room for one more) ``[5]``."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from real.rollout import Rollout
 from training.batch import Batch
 from training.losses import normalized
+from training.mlp import outputs
 from training.networks import ActorCritic
 from training.normalizer import Moments
 from training.parallel import ALONE, Learners
@@ -152,11 +153,11 @@ class Preparation:
         actions = joined([r.actions for r in rollouts])
         log_probs = joined([r.log_probs for r in rollouts])
         obs = policy.obs_norm(raw)
-        means = policy.actor(obs)
+        means = outputs(policy.actor, obs)
         log_ratio = density(actions, means, log_std) - log_probs
         if self.mirror is not None:
             image = policy.obs_norm(self.mirror.obs(raw))
-            obs, means = torch.cat((obs, image)), torch.cat((means, policy.actor(image)))
+            obs, means = torch.cat((obs, image)), torch.cat((means, outputs(policy.actor, image)))
             actions = torch.cat((actions, self.mirror.action(actions)))
         proximal = None
         if self.config.returns == "decoupled":
@@ -168,13 +169,13 @@ class Preparation:
         policy = self.policy
         steps, num = rollout.log_probs.shape
         critic_obs = policy.critic_norm(joined([rollout.critic_obs]))  # [(T+1)*N, C]
-        outputs = policy.critic(critic_obs).view(steps + 1, num)
+        found = outputs(policy.critic, critic_obs).view(steps + 1, num)
         final_values = np.zeros((steps, num), dtype=np.float32)
         if len(rollout.final_index):
             t, n = rollout.final_index.T
             final = policy.value(torch.from_numpy(rollout.final_critic_obs))
             final_values[t, n] = final.numpy()
-        return _Valued(critic_obs, outputs, policy.value_of(outputs).numpy(), final_values)
+        return _Valued(critic_obs, found, policy.value_of(found).numpy(), final_values)
 
     def _returns(
         self, rollout: Rollout, valued: _Valued, log_ratio: Float32
