@@ -78,6 +78,14 @@ class Learner:
         """Step size of the next update."""
         return self._ppo.actor_adam.learning_rate
 
+    def join(self, learners: Learners) -> None:
+        """Share samples and steps with other learners from now on."""
+        self._learners = self._ppo.learners = learners
+
+    def ready(self, timeout_s: float) -> bool:
+        """Whether :meth:`update` may be called, after waiting for others so long at most."""
+        return True
+
     def snapshot(self) -> PolicySnapshot:
         """A copy of the present version."""
         return take_snapshot(self.policy, self.version)

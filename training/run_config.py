@@ -52,6 +52,12 @@ class RuntimeConfig(Config):
     evaluators: int = Field(
         default=1, ge=0, description="processes that score policies; 0 = nobody scores"
     )
+    learners: int = Field(
+        default=1, ge=1, description="processes that share out each update and do it together"
+    )
+    learner_timeout_s: float = Field(
+        default=60.0, gt=0.0, description="for an update of another learner; then it is replaced"
+    )
     fragments_per_update: int | None = Field(
         default=None, ge=1, description="rollouts of one update; null for as many as actors"
     )
