@@ -271,6 +271,7 @@ class AsyncRuntime(Runtime):
     # Episodes of every rollout that arrives count, learned from or not.
 
     def _note_rollout(self, rollout: Rollout) -> None:
+        self.learner.expect(rollout)
         with self._lock:
             self._episodes.add(rollout)
 

@@ -123,8 +123,11 @@ class ByHand:
     def suits(policy: ActorCritic, config: PpoConfig) -> bool:
         """Whether policy and settings are among those that are done here."""
         plain = is_plain(policy.actor) and is_plain(policy.critic)
+        # A network with more parts than these does not read its observations directly.
+        known = ("actor.", "critic.", "log_std")
+        whole = all(name.startswith(known) for name, _ in policy.named_parameters())
         switched = config.bf16 or config.compile or config.autograd
-        return plain and not switched and type(policy.distribution) is Gaussian
+        return plain and whole and not switched and type(policy.distribution) is Gaussian
 
     @torch.no_grad()
     def actor(

@@ -29,9 +29,9 @@ _FETCH_S = 30.0
 class _Learner:
     """One :class:`training.learner.Learner` in a process of its own."""
 
-    def __init__(self, spec: LearnerSpec) -> None:
+    def __init__(self, spec: LearnerSpec, rank: int) -> None:
         torch.set_num_threads(spec.threads)
-        self._learner = spec.make()
+        self._learner = spec.make(rank=rank)
 
     def started(self) -> int:
         return os.getpid()
@@ -81,7 +81,7 @@ class RayLearnerHost:
 
     def start(self, rank: int) -> tuple[Any, Any]:
         """See :class:`training.learner_group.LearnerHost`; so for the other methods."""
-        handle = self._remote.remote(self._spec)
+        handle = self._remote.remote(self._spec, rank)
         self._pids[handle] = handle.started.remote()
         return handle, self._pids[handle]
 

@@ -25,7 +25,8 @@ class FlatAdam:
     None: call :meth:`zero_grad` of this class.
 
     Args:
-        named: names and parameters; moved, in place, into the flat vector; float32.
+        named: names and parameters; moved, in place, into the flat vector; float32,
+            all on one device.
         learning_rate: initial step size.
 
     Attributes:
@@ -39,20 +40,20 @@ class FlatAdam:
         self.learning_rate = learning_rate
         parameters = [parameter for _, parameter in self._named]
         size = sum(p.numel() for p in parameters)
-        self.values = nn.Parameter(torch.empty(size))
-        self.grad = torch.zeros(size)
+        device = parameters[0].device
+        self.values = nn.Parameter(torch.empty(size, device=device))
+        self.grad = torch.zeros(size, device=device)
         self.values.grad = self.grad
         start = 0
         for parameter in parameters:
-            part = slice(start, start + parameter.numel())
-            view = self.values.data[part].view_as(parameter)
+            view = self.values.data.narrow(0, start, parameter.numel()).view_as(parameter)
             view.copy_(parameter.data)
             parameter.data = view
-            parameter.grad = self.grad[part].view_as(parameter)
-            start = part.stop
-        self._mean = torch.zeros(size)
-        self._square = torch.zeros(size)
-        self._scratch = torch.zeros(size)
+            parameter.grad = self.grad.narrow(0, start, parameter.numel()).view_as(parameter)
+            start += parameter.numel()
+        self._mean = torch.zeros(size, device=device)
+        self._square = torch.zeros(size, device=device)
+        self._scratch = torch.zeros(size, device=device)
         self._count = torch.zeros(())
 
     def not_finite(self) -> str | None:
@@ -106,7 +107,7 @@ class FlatAdam:
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """Adam's state without the parameters; the step size is not part of it."""
-        return {n: t.numpy().copy() for n, t in self._tensors() if n != "values"}
+        return {n: t.cpu().numpy().copy() for n, t in self._tensors() if n != "values"}
 
     def load_state_dict(self, state: dict[str, NDArray[np.float32]]) -> None:
         """Restore what :meth:`state_dict` gave.

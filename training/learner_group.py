@@ -22,6 +22,7 @@ from training.roles import RestartBudget, RoleFailed
 from training.run_config import RuntimeConfig
 from training.shares import shares
 from training.snapshot import Arrays, PolicySnapshot
+from training.staging import DeviceName, chosen_device
 from training.symmetry import Mirror
 
 log = logging.getLogger(__name__)
@@ -42,14 +43,16 @@ class LearnerSpec:
     seed: int
     mirror: Mirror | None
     threads: int
+    device: DeviceName
 
-    def arguments(self) -> dict[str, Any]:
-        """What :class:`Learner` is made with."""
-        return {name: value for name, value in vars(self).items() if name != "threads"}
+    def arguments(self, *, rank: int) -> dict[str, Any]:
+        """What the :class:`Learner` of a rank is made with."""
+        found = {name: value for name, value in vars(self).items() if name != "threads"}
+        return found | {"device": chosen_device(self.device, rank=rank)}
 
-    def make(self) -> Learner:
-        """A learner that is alone."""
-        return Learner(**self.arguments())
+    def make(self, *, rank: int = 0) -> Learner:
+        """A learner that is alone, as yet."""
+        return Learner(**self.arguments(rank=rank))
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class LeadLearner(Learner):
         budget: RestartBudget,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(**spec.arguments())
+        super().__init__(**spec.arguments(rank=0))
         self._host = host
         self._config = config
         self._budget = budget

@@ -127,5 +127,5 @@ def normalized(advantages: Tensor, moments: Moments | None = None) -> Tensor:
     """
     if moments is None:
         return (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-    mean, std = moments.mean.to(advantages.dtype), moments.var.sqrt().to(advantages.dtype)
+    mean, std = moments.mean.to(advantages), moments.var.sqrt().to(advantages)
     return (advantages - mean) / (std + 1e-8)

@@ -47,12 +47,15 @@ def make_probe(
         Arrays for a checkpoint: ``obs``, ``critic_obs``, ``mean [K, A]``, ``log_std [A]``,
         ``value [K]``.
     """
+    device = policy.log_std.device
+    mean = policy.mean(torch.from_numpy(obs).to(device))
+    value = policy.value(torch.from_numpy(critic_obs).to(device))
     return {
         "obs": obs.copy(),
         "critic_obs": critic_obs.copy(),
-        "mean": policy.mean(torch.from_numpy(obs)).numpy().copy(),
-        "log_std": policy.log_std.numpy().copy(),
-        "value": policy.value(torch.from_numpy(critic_obs)).numpy().copy(),
+        "mean": mean.cpu().numpy().copy(),
+        "log_std": policy.log_std.cpu().numpy().copy(),
+        "value": value.cpu().numpy().copy(),
     }
 
 

@@ -14,6 +14,7 @@ from sim.task import EnvConfig
 from training.networks import NetworkConfig
 from training.ppo import PpoConfig
 from training.queue import OverBound
+from training.staging import DeviceName
 from training.symmetry import SymmetryConfig
 from training.throttle import ThrottleConfig
 
@@ -34,6 +35,10 @@ class RunLength(Config):
     keep: int = Field(default=3, ge=1, description="newest checkpoints kept, besides the best")
     threads: int = Field(
         default=1, ge=1, description="threads inside each network; actor and critic run in two"
+    )
+    device: DeviceName = Field(
+        default="auto",
+        description="where the learner computes: cpu, cuda, or auto = cuda if there is one",
     )
     stop_score: float | None = Field(
         default=None, description="stop at the first evaluation with this score; null for never"

@@ -192,6 +192,7 @@ def _learner(config: RunConfig, env: VectorEnv) -> LearnerSpec:
         seed=training.seed,
         mirror=_mirror(config, env),
         threads=training.run.threads,
+        device=training.run.device,
     )
 
 
