@@ -99,6 +99,9 @@ def train(
     evaluators: Annotated[
         int | None, typer.Option(min=0, help="Evaluators of the ray runtime; else 1.")
     ] = None,
+    learners: Annotated[
+        int | None, typer.Option(min=1, help="Learners of the ray runtime; else 1.")
+    ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster.")
     ] = None,
@@ -116,10 +119,10 @@ def train(
         raise FerryError("--resume goes on with a run that exists: name its folder with --out")
     if minutes == 0.0:
         raise FerryError("--minutes is 0, expected a number > 0 (stop after this wall time)")
-    crew = (("actors", actors), ("evaluators", evaluators))
+    crew = (("actors", actors), ("evaluators", evaluators), ("learners", learners))
     given = [f"training.runtime.{k}={v}" for k, v in crew if v is not None]
     if given and runtime == "serial":
-        raise FerryError("--actors and --evaluators are of the ray runtime: add --runtime ray")
+        raise FerryError("--actors, --evaluators, --learners need the ray runtime: --runtime ray")
     run_config = room.load_run_config(config, [*(overrides or []), *given])
     folder = out or room.new_run_dir(run_config.name)
     with bar("training") as progress:

@@ -22,6 +22,7 @@ from training.checkpoint import Checkpoint
 from training.crew import ActorCrew, ActorTimes
 from training.learner import Learner
 from training.loop import Runtime, reward_metrics
+from training.parallel import LearnerLostError
 from training.queue import Admitted, LagStats, QueueClosed, QueueCounts, RolloutQueue
 from training.roles import Engine, RestartBudget
 from training.run_config import RuntimeConfig
@@ -106,6 +107,7 @@ class AsyncRuntime(Runtime):
         self._acted: deque[int] = deque(maxlen=_LAGS)
         self._publications = 0
         self._last: Rollout | None = None
+        self._kept: list[Admitted] = []
         self._first_version = 0
         self._newest = learner.snapshot()
         self.idle_evaluators: Callable[[], float] | None = None
@@ -173,7 +175,11 @@ class AsyncRuntime(Runtime):
             self._waited_s += ready - begun
         rollouts = [a.rollout for a in admitted]
         weights = [a.weight for a in admitted]
-        snapshot, metrics = self.learner.update(rollouts, weights=weights)
+        try:
+            snapshot, metrics = self.learner.update(rollouts, weights=weights)
+        except LearnerLostError:
+            self._kept = admitted  # nothing was learned from them: once more, with all learners
+            return self.iterate(stop)
         if snapshot.version - self._newest.version >= self.throttle.settings.publish_every:
             self._publish(snapshot)
         done = time.perf_counter()
@@ -207,6 +213,11 @@ class AsyncRuntime(Runtime):
                 raise self._failure
             if stop is not None and stop.is_set():
                 return None
+            if not self.learner.ready(_LOOK_S):
+                continue
+            if self._kept:
+                kept, self._kept = self._kept, []
+                return kept
             try:
                 found = self.queue.take(self._per_update, self.learner.version, timeout_s=_LOOK_S)
             except QueueClosed:
@@ -260,6 +271,7 @@ class AsyncRuntime(Runtime):
     # Episodes of every rollout that arrives count, learned from or not.
 
     def _note_rollout(self, rollout: Rollout) -> None:
+        self.learner.expect(rollout)
         with self._lock:
             self._episodes.add(rollout)
 
@@ -277,17 +289,10 @@ class AsyncRuntime(Runtime):
 
     def _marked(self) -> _Mark:
         assert self._crew is not None
-        counts, times = self.queue.counts, self._crew.times
+        counts, times, now = self.queue.counts, self._crew.times, self._clock()
         with self._lock:
-            return _Mark(
-                counts,
-                times,
-                self._waited_s,
-                self._clock(),
-                self._publications,
-                self._lag_count,
-                self._lag_sum,
-            )
+            lags = self._lag_count, self._lag_sum
+            return _Mark(counts, times, self._waited_s, now, self._publications, *lags)
 
     def _load(self) -> Load:
         """What happened since the throttle's last decision."""

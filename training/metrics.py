@@ -59,6 +59,7 @@ METRICS: dict[str, Metric] = {
     "learner/refused": Metric("1", "1 if this update was refused because of numbers not finite"),
     "learner/idle_share": Metric("1", "share of the session in which the learner had no rollouts"),
     "learner/versions_per_minute": Metric("1/min", "updates of this session over its time"),
+    "learner/restarts": Metric("learners", "replaced since they died or hung, this session"),
     "lag/mean": Metric("versions", "lag of the newest 1000 rollouts learned from, mean"),
     "lag/p95": Metric("versions", "lag that 95 % of the same rollouts do not exceed"),
     "lag/max": Metric("versions", "largest lag of the same rollouts"),

@@ -68,20 +68,21 @@ def make_probe(
         ``value [K]``, and for a policy with a memory the memories and ``next_hidden [K, H]``.
     """
     kept = _hidden(len(obs), policy) if memories is None else dict(memories)
-    none = torch.empty(len(obs), 0)
+    device = policy.log_std.device
+    none = torch.empty(len(obs), 0, device=device)
     hidden, by_critic = (
-        torch.from_numpy(kept[name]) if name in kept else none for name in _MEMORIES
+        torch.from_numpy(kept[name]).to(device) if name in kept else none for name in _MEMORIES
     )
-    mean, following = policy.advance(torch.from_numpy(obs), hidden)
-    value, _ = policy.advance_critic(torch.from_numpy(critic_obs), by_critic)
+    mean, following = policy.advance(torch.from_numpy(obs).to(device), hidden)
+    value, _ = policy.advance_critic(torch.from_numpy(critic_obs).to(device), by_critic)
     if policy.hidden_size:
-        kept["next_hidden"] = following.numpy().copy()
+        kept["next_hidden"] = following.cpu().numpy().copy()
     return {
         "obs": obs.copy(),
         "critic_obs": critic_obs.copy(),
-        "mean": mean.numpy().copy(),
-        "log_std": policy.log_std.numpy().copy(),
-        "value": value.numpy().copy(),
+        "mean": mean.cpu().numpy().copy(),
+        "log_std": policy.log_std.cpu().numpy().copy(),
+        "value": value.cpu().numpy().copy(),
         **kept,
     }
 

@@ -25,6 +25,7 @@ from real.errors import FerryError
 from real.rollout import Rollout
 from training.batch import ActorBatch, Batch, CriticBatch
 from training.gru import Gru
+from training.mlp import outputs
 from training.networks import ActorCritic
 from training.ppo import Ppo
 
@@ -84,8 +85,10 @@ class Sequences:
     memories: dict[str, Tensor]
 
     @staticmethod
-    def of(rollouts: Sequence[Rollout], names: Sequence[str]) -> Sequences:
-        """The sequences of rollouts, with these memories.
+    def of(
+        rollouts: Sequence[Rollout], names: Sequence[str], device: torch.device | None = None
+    ) -> Sequences:
+        """The sequences of rollouts, with these memories, on the device that learns.
 
         Raises:
             FerryError: a rollout lacks a memory.
@@ -94,11 +97,11 @@ class Sequences:
         sizes = torch.tensor([r.num_envs for r in rollouts])
         first = [torch.arange(r.num_envs) + s for r, s in zip(rollouts, starts, strict=False)]
         return Sequences(
-            first=torch.cat(first),
-            stride=sizes.repeat_interleave(sizes),
-            steps=torch.tensor([r.num_steps for r in rollouts]).repeat_interleave(sizes),
-            ended=torch.cat([ends(r).flatten() for r in rollouts]),
-            memories={n: torch.cat([memory(r, n) for r in rollouts]) for n in names},
+            first=torch.cat(first).to(device),
+            stride=sizes.repeat_interleave(sizes).to(device),
+            steps=torch.tensor([r.num_steps for r in rollouts]).repeat_interleave(sizes).to(device),
+            ended=torch.cat([ends(r).flatten() for r in rollouts]).to(device),
+            memories={n: torch.cat([memory(r, n) for r in rollouts]).to(device) for n in names},
         )
 
     def rows(self, chosen: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -113,7 +116,7 @@ class Sequences:
         for length in torch.unique(steps).tolist():  # one, unless rollouts differ
             place = torch.nonzero(steps == length).squeeze(1)
             picked = chosen[place]
-            later = torch.arange(length).unsqueeze(1) * self.stride[picked]
+            later = torch.arange(length, device=chosen.device).unsqueeze(1) * self.stride[picked]
             rows.append((self.first[picked] + later).flatten())  # [T, b] -> [T*b]
             places.append(place)
         return torch.cat(rows) if rows else chosen, places
@@ -149,7 +152,9 @@ class SequenceBatch(Batch):
         names = [name for name, size in sizes_of(policy).items() if size]
         if policy.gru is not None and batch.mirrored:
             names.append("mirror_hidden")
-        return SequenceBatch(**vars(batch), sequences=Sequences.of(rollouts, names))
+        return SequenceBatch(
+            **vars(batch), sequences=Sequences.of(rollouts, names, batch.obs.device)
+        )
 
     @property
     def size(self) -> int:
@@ -266,13 +271,13 @@ def actor_means(
         ``[B, A]``.
     """
     if policy.gru is None:
-        return policy.actor(obs)
+        return outputs(policy.actor, obs)
     runs = tuple(Run(ends(r), memory(r, name)) for r in rollouts)
     return policy.actor(Unrolled(obs, runs).through(policy.gru))
 
 
 def critic_outputs(
-    policy: ActorCritic, critic_obs: Tensor, rollout: Rollout
+    policy: ActorCritic, critic_obs: Tensor, rollout: Rollout, *, final: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What the critic puts out along a rollout, memory or not.
 
@@ -280,18 +285,20 @@ def critic_outputs(
         policy: who is asked.
         critic_obs: ``[(T+1)*N, C]`` normalised.
         rollout: the same one.
+        final: ``[K, C]`` raw, in which its episodes were cut.
 
     Returns:
         Outputs ``[T+1, N]``, and those ``[K]`` at the observations in which episodes were cut,
         which the critic meets with what it remembers of that episode.
     """
     steps, num = rollout.log_probs.shape
-    gru, final = policy.critic_gru, policy.critic_norm(torch.from_numpy(rollout.final_critic_obs))
+    gru, final, device = policy.critic_gru, policy.critic_norm(final), critic_obs.device
     if gru is None:
-        return policy.critic(critic_obs).view(steps + 1, num), policy.critic(final).squeeze(-1)
-    hidden = memory(rollout, "critic_hidden")
-    ended = torch.cat((ends(rollout), torch.zeros(1, num, dtype=torch.bool)))
+        found = outputs(policy.critic, critic_obs).view(steps + 1, num)
+        return found, outputs(policy.critic, final).squeeze(-1)
+    hidden = memory(rollout, "critic_hidden").to(device)
+    ended = torch.cat((ends(rollout), torch.zeros(1, num, dtype=torch.bool))).to(device)
     features = gru.sequence(critic_obs.view(steps + 1, num, -1), hidden, ended=ended)
-    t, n = torch.from_numpy(rollout.final_index).T
+    t, n = torch.from_numpy(rollout.final_index).to(device).T
     at_end = gru(final, features[t, n])
     return policy.critic(features).squeeze(-1), policy.critic(at_end).squeeze(-1)

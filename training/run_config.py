@@ -14,6 +14,7 @@ from sim.task import EnvConfig
 from training.networks import NetworkConfig
 from training.ppo import PpoConfig
 from training.queue import OverBound
+from training.staging import DeviceName
 from training.symmetry import SymmetryConfig
 from training.throttle import ThrottleConfig
 
@@ -35,6 +36,10 @@ class RunLength(Config):
     threads: int = Field(
         default=1, ge=1, description="threads inside each network; actor and critic run in two"
     )
+    device: DeviceName = Field(
+        default="auto",
+        description="where the learner computes: cpu, cuda, or auto = cuda if there is one",
+    )
     stop_score: float | None = Field(
         default=None, description="stop at the first evaluation with this score; null for never"
     )
@@ -51,6 +56,12 @@ class RuntimeConfig(Config):
     )
     evaluators: int = Field(
         default=1, ge=0, description="processes that score policies; 0 = nobody scores"
+    )
+    learners: int = Field(
+        default=1, ge=1, description="processes that share out each update and do it together"
+    )
+    learner_timeout_s: float = Field(
+        default=60.0, gt=0.0, description="for an update of another learner; then it is replaced"
     )
     fragments_per_update: int | None = Field(
         default=None, ge=1, description="rollouts of one update; null for as many as actors"

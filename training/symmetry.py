@@ -125,11 +125,15 @@ class Mirror:
 
     def obs(self, obs: Tensor) -> Tensor:
         """``[..., D] -> [..., D]``, raw observations."""
-        return obs.index_select(-1, self._obs_index) * self._obs_sign
+        return _image(obs, self._obs_index, self._obs_sign)
 
     def action(self, action: Tensor) -> Tensor:
         """``[..., A] -> [..., A]``."""
-        return action.index_select(-1, self._action_index) * self._action_sign
+        return _image(action, self._action_index, self._action_sign)
+
+
+def _image(x: Tensor, index: Tensor, sign: Tensor) -> Tensor:
+    return x.index_select(-1, index.to(x.device)) * sign.to(x.device)
 
 
 def mirror_joints(

@@ -22,6 +22,7 @@ from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
 from training.async_loop import AsyncRuntime
 from training.learner import Learner
+from training.learner_group import LeadLearner, LearnerSpec
 from training.loop import Runtime, SerialRuntime
 from training.metrics import MetricsWriter, drop_records_after
 from training.progress import ProgressFn, silent
@@ -180,9 +181,9 @@ def _selection(config: RunConfig) -> Evaluate:
     return selection_scorer(config)
 
 
-def _learner(config: RunConfig, env: VectorEnv) -> Learner:
+def _learner(config: RunConfig, env: VectorEnv) -> LearnerSpec:
     training = config.training
-    return Learner(
+    return LearnerSpec(
         env.policy_dim,
         env.critic_dim,
         action_dim=env.action_dim,
@@ -190,6 +191,8 @@ def _learner(config: RunConfig, env: VectorEnv) -> Learner:
         ppo=training.ppo,
         seed=training.seed,
         mirror=Mirror.of_env(training.symmetry, env),
+        threads=training.run.threads,
+        device=training.run.device,
     )
 
 
@@ -205,7 +208,8 @@ def _serial(
         seed=training.seed,
         mirror=Mirror.of_env(training.symmetry, env),
     )
-    runtime = SerialRuntime(actor, _learner(config, env), horizon=training.horizon)
+    learner = _learner(config, env).make()
+    runtime = SerialRuntime(actor, learner, horizon=training.horizon)
     yield runtime, None if evaluate is None else InlineScorers(evaluate)
 
 
@@ -228,14 +232,14 @@ def _asynchronous(
         engine = stack.enter_context(
             ray_engine(
                 task,
-                processes=actors + evaluators,
+                processes=actors + evaluators + runtime_config.learners - 1,
                 rollout_bytes=8 * numbers,  # four for each, and as much for all that is smaller
                 rollouts=4 * actors,
                 address=address,
             )
         )
         runtime = AsyncRuntime(
-            _learner(config, env),
+            stack.enter_context(_lead(config, env, local=address is None)),
             engine,
             config=runtime_config,
             actors=actors,
@@ -256,6 +260,24 @@ def _asynchronous(
         )
         runtime.idle_evaluators = lambda: crew.idle_share
         yield runtime, crew
+
+
+@contextlib.contextmanager
+def _lead(config: RunConfig, env: VectorEnv, *, local: bool) -> Iterator[Learner]:
+    """The learner of this process, and with it those of others if there are any."""
+    spec, runtime = _learner(config, env), config.training.runtime
+    if runtime.learners == 1:
+        yield spec.make()
+        return
+    from training.cluster_learners import RayLearnerHost
+
+    budget = RestartBudget(runtime.max_restarts, runtime.restart_window_s, clock=time.monotonic)
+    host = RayLearnerHost(spec, local=local)
+    lead = LeadLearner(spec, host, config=runtime, budget=budget, clock=time.monotonic)
+    try:
+        yield lead
+    finally:
+        lead.close()
 
 
 @contextlib.contextmanager
