@@ -11,7 +11,7 @@ import typer
 from deploy.console import print_grid, print_table, write_json
 from real.errors import FerryError
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode="markdown")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 

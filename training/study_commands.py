@@ -9,7 +9,7 @@ import typer
 
 from deploy.console import Overrides, print_table, write_json
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode="markdown")
 
 
 @app.command()
