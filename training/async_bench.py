@@ -12,13 +12,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from real.errors import FerryError
 from training.async_result import SCALE, AsyncResult
-from training.async_watch import START_S, PacedRun, Window, paced_config, paced_run
+from training.async_watch import PacedRun, Window, paced_config, paced_run
 from training.plan import plan
 from training.process_tree import with_title
 from training.progress import ProgressFn, silent
@@ -63,26 +63,41 @@ class Lengths:
 
     def total_s(self, scale: Sequence[int]) -> float:
         """About how long everything takes, with the start of its processes."""
-        free = (2 * len(scale) + 5) * (self.window + self.settle) + self.away
-        return free + 2 * (self.adapt + self.steady) + 15.0 + 2.0 * max(scale)
+        free = (2 * len(scale) + 4) * (self.window + self.settle) + self.away
+        return free + 2 * (self.adapt + self.steady) + _start_s(max(scale)) + _start_s(THROTTLED)
+
+
+def _start_s(actors: int) -> float:
+    """About how long Ray and so many processes take to start on two cores [s]."""
+    return 6.0 + 1.5 * actors
 
 
 #: What ``--quick`` looks at; its numbers are rough.
 QUICK = Lengths(window=3.0, adapt=6.0, steady=6.0)
 
 
-@dataclass
 class _Bar:
-    """Progress by the clock, with what is being done."""
+    """Progress in parts of about known length: none seems done before it is."""
 
-    progress: ProgressFn
-    total_s: float
-    note: str = ""
-    begun: float = field(default_factory=time.monotonic)
+    def __init__(self, progress: ProgressFn, total_s: float) -> None:
+        self._progress = progress
+        self.total_s = total_s
+        self._before_s = self._part_s = 0.0
+        self._begun = time.monotonic()
+        self._note = ""
+
+    def begin(self, note: str, seconds: float) -> None:
+        """The last part is over; the next one is expected to take so long [s]."""
+        self._before_s += self._part_s
+        self._part_s, self._begun, self._note = seconds, time.monotonic(), note
+        self.tick()
 
     def tick(self) -> None:
-        passed = time.monotonic() - self.begun
-        self.progress(min(passed, 0.99 * self.total_s), self.total_s, self.note)
+        passed = min(time.monotonic() - self._begun, self._part_s)
+        self._progress(min(self._before_s + passed, 0.99 * self.total_s), self.total_s, self._note)
+
+    def end(self) -> None:
+        self._progress(self.total_s, self.total_s)
 
 
 def bench_async(
@@ -105,20 +120,18 @@ def bench_async(
     bar = _Bar(progress or silent, lengths.total_s(scale))
     most = max(scale)
     config = free_config()
-    bar.note = f"starting {most} actors"
+    bar.begin(f"starting {most} actors", _start_s(most))
     with paced_run(config, actors=most, step_s=STEP_S, tick=bar.tick) as run:
-        bar.tick()
         run.start(actors=most)
         scaling = _sweep(run, scale, lengths, bar, update_s=0.0)
         planned = _sweep(run, scale, lengths, bar, update_s=PLANNED_UPDATE_S)
         slowdown = _slowdowns(run, min(DISTURBED, most), lengths, bar)
-    bar.note = "starting actors and throttle"
+    bar.begin("starting actors and throttle", _start_s(THROTTLED))
     with paced_run(paced_config(), actors=THROTTLED, step_s=STEP_S, tick=bar.tick) as run:
-        bar.tick()
         run.start(actors=THROTTLED)
         slow = _steady(run, SLOW_SUPPLY, lengths, bar)
         fed = _steady(run, FED_SUPPLY, lengths, bar)
-    bar.progress(bar.total_s, bar.total_s)
+    bar.end()
     lags = [lag for window in (slow, fed) for update in window.updates for lag in update.lags]
     return AsyncResult(
         throughput={k: window.throughput() for k, window in scaling.items()},
@@ -158,7 +171,7 @@ def _sweep(
     run.learner.update_s = update_s
     found = {}
     for actors in sorted(scale, reverse=True):
-        bar.note = f"{actors} actors"
+        bar.begin(f"{actors} actors", lengths.settle + lengths.window)
         run.set_active(actors)
         run.run(lengths.settle)
         found[actors] = run.run(lengths.window)
@@ -171,10 +184,10 @@ def _slowdowns(run: PacedRun, actors: int, lengths: Lengths, bar: _Bar) -> dict[
     run.set_active(actors)
     found: dict[str, float] = {}
 
-    def look(note: str, seconds: float = lengths.window) -> Window:
-        bar.note = note
+    def look(note: str) -> Window:
+        bar.begin(note, lengths.settle + lengths.window)
         run.run(lengths.settle)
-        return run.run(seconds)
+        return run.run(lengths.window)
 
     free = look("undisturbed")
     run.learner.update_s = SLOWER * UPDATE_S
@@ -190,7 +203,7 @@ def _slowdowns(run: PacedRun, actors: int, lengths: Lengths, bar: _Bar) -> dict[
     with stopped("ray::_Evaluator"):
         found["evaluator_stopped"] = of_both(look("evaluator stopped"), free)
     with stopped("ray::_Store"):
-        bar.note = "store stopped"
+        bar.begin("store stopped", lengths.away)
         found["store_stopped"] = of_both(run.run(lengths.away), free)
     return found
 
@@ -234,7 +247,9 @@ def of_both(disturbed: Window, free: Window) -> float:
 def _steady(run: PacedRun, supply: float, lengths: Lengths, bar: _Bar) -> Window:
     """A window after the throttle has adapted to a learner of a certain speed."""
     run.learner.update_s = supply * ROLLOUT_S  # an update takes one rollout of each actor
-    bar.note = f"actors can make {supply:g} times what the learner takes"
+    bar.begin(
+        f"actors can make {supply:g} times what the learner takes", lengths.adapt + lengths.steady
+    )
     run.run(lengths.adapt)
     return run.run(lengths.steady)
 
@@ -276,6 +291,3 @@ def compare_with_plan(windows: dict[int, Window], config: RunConfig) -> dict[int
         measured = window.updates_per_s * per_update * fragment
         found[actors] = ratio(planned.samples_per_s, measured)
     return found
-
-
-__all__ = ["QUICK", "START_S", "Lengths", "bench_async"]

@@ -80,12 +80,13 @@ class AsyncResult:
     def table_rows(self) -> list[Row]:
         """Every value, its goal, and whether it is met."""
         most, efficiency = self.efficiency
+        idle = self.actor_idle_share, self.learner_idle_share
         steps = " ".join(f"{k}: {value:.2f}" for k, value in self.scaling.items())
         rows = [
             ("throughput over that of 1 actor", steps, "", ""),
             _row(f"of linear at {most} actors", efficiency, ">= 0.90", efficiency >= 0.9),
-            _row("actors idle, learner slower", self.actor_idle_share, "<= 5 %", None),
-            _row("learner idle, actors suffice", self.learner_idle_share, "<= 5 %", None),
+            _row("actors idle, learner slower", idle[0], "<= 5 %", idle[0] <= 0.05),
+            _row("learner idle, actors suffice", idle[1], "<= 5 %", idle[1] <= 0.05),
             (
                 "lag, mean",
                 f"{self.lag.mean:.2f} (p95 {self.lag.p95:.0f}, max {self.lag.largest:.0f})",
@@ -121,11 +122,9 @@ _WORDS = {
 }
 
 
-def _row(name: str, value: float, goal: str, met: bool | None) -> Row:
-    """A number; a share where its goal is one, whose bound then is 5 %."""
-    share = "%" in goal
-    shown = f"{100.0 * value:.1f} %" if share else f"{value:.2f}"
-    return name, shown, goal, _said(value <= 0.05 if met is None else met)
+def _row(name: str, value: float, goal: str, met: bool) -> Row:
+    """A number, shown as a share where its goal is one."""
+    return name, f"{100.0 * value:.1f} %" if "%" in goal else f"{value:.2f}", goal, _said(met)
 
 
 def _said(met: bool) -> str:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from real.errors import FerryError
@@ -333,8 +332,3 @@ def paced_run(
         yield PacedRun(
             runtime, learner=learner, engine=engine, paces=paces, scorers=scorers, tick=tick
         )
-
-
-def percent_over(values: Sequence[float], quantile: float) -> float:
-    """Smallest value that a share of them does not exceed."""
-    return float(np.quantile(values, quantile, method="inverted_cdf"))
