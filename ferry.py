@@ -5,7 +5,6 @@ Rooms are imported inside the commands, so that a robot computer needs no torch 
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,24 +12,34 @@ from typing import Annotated, Literal
 import typer
 from rich.logging import RichHandler
 
-from deploy.console import FrontDoor, print_grid, print_table, writable, write_json
+from deploy.console import (
+    FrontDoor,
+    Overrides,
+    commands_of,
+    print_grid,
+    print_table,
+    writable,
+    write_json,
+)
 from real.errors import FerryError
 
 app = typer.Typer(
-    cls=FrontDoor,
+    cls=commands_of("training.study_commands", base=FrontDoor),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="Carries policies from simulation to real robots.",
 )
-bench_app = typer.Typer(no_args_is_help=True, help="Measure speed. Example: `ferry bench sim`")
-app.add_typer(bench_app, name="bench")
+app.add_typer(
+    typer.Typer(
+        cls=commands_of("training.bench_commands"),
+        no_args_is_help=True,
+        help="Measure speed. Example: `ferry bench sim`",
+    ),
+    name="bench",
+)
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="A.B=C", help="Replace one value of the config; repeatable."),
-]
 JsonFile = Annotated[
     Path | None,
     typer.Option(
@@ -258,87 +267,6 @@ def deploy(
     print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:
         raise typer.Exit(1)
-
-
-@app.command()
-def plan(
-    cores: Annotated[int, typer.Option(min=2, help="CPU cores of the cluster.")],
-    gpus: Annotated[int, typer.Option(min=0, help="GPUs of the cluster.")] = 0,
-    config: Annotated[str, typer.Option(help="The task to plan for.")] = "a1_walk",
-    overrides: Overrides = None,
-    rates: Annotated[
-        Path | None, typer.Option(help="Measured rates (YAML); else measured here.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
-) -> None:
-    """Simulate asynchronous training on a cluster: throughput, lag, and what limits it.
-
-    Example: `ferry plan --cores 6144 --gpus 8`
-    """
-    from training.plan import plan as run
-    from training.progress import bar
-    from training.rates import measure_rates, read_rates
-    from training.run_config import load_run_config
-
-    run_config = load_run_config(config, overrides or [])
-    with bar("planning") as progress:
-        measured = read_rates(rates) if rates else measure_rates(run_config, progress=progress)
-        result = run(cores, gpus, config=run_config, rates=measured)
-    quiet = write_json(result.as_json(), Path("-") if as_json else None)
-    print_table(f"{config} on {cores} cores and {gpus} GPUs", result.rows(), to_stderr=quiet)
-
-
-@app.command()
-def ablate(
-    config: Annotated[str, typer.Argument(help="A task file or shipped name.")],
-    over: Annotated[Path, typer.Option(help="The grid, e.g. configs/ablations/staleness.yaml.")],
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of every cell.")] = 3,
-    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/ablation"),
-    report: Annotated[Path | None, typer.Option(help="Report; else report.md in --out.")] = None,
-    overrides: Overrides = None,
-) -> None:
-    """Train every cell of a grid and report the differences; go on where it stopped.
-
-    Example: `ferry ablate cartpole_balance --over configs/ablations/staleness.yaml --seeds 5`
-    """
-    from training.ablate import ablate as run
-    from training.progress import bar
-
-    with bar("ablation") as progress:
-        done = run(
-            config,
-            over,
-            seeds=seeds,
-            out=out,
-            report=report,
-            overrides=overrides or [],
-            progress=progress,
-        )
-    typer.echo(f"{done.finished} of {done.total} runs; report: {done.report}")
-
-
-@bench_app.command("sim")
-def bench_sim(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
-    config: Annotated[str, typer.Option(help="The task to run.")] = "a1_walk",
-    worlds: Annotated[int | None, typer.Option(min=1, help="Parallel worlds.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Physics threads.")] = None,
-    seconds: Annotated[float, typer.Option(min=1.0, help="About how long to measure.")] = 20.0,
-) -> None:
-    """Control steps per second of the full env, and of raw mujoco.batch replaying the same run.
-
-    Example: `ferry bench sim --json`
-    """
-    from training.bench import bench_sim as run
-    from training.progress import bar
-
-    with bar("benchmark") as progress:
-        result = run(config, worlds=worlds, threads=threads, seconds=seconds, progress=progress)
-    if as_json:
-        print(json.dumps(result))
-        return
-    shown = {k: f"{v:,.3f}" if isinstance(v, float) else str(v) for k, v in result.items()}
-    print_table("Simulation speed", shown)
 
 
 def main() -> None:

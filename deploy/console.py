@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
+from typer.main import get_group
 
 from real.errors import FerryError
 
@@ -22,6 +24,11 @@ EXTRAS: Mapping[str, str] = {
     "sensor_msgs std_msgs std_srvs",
     "cluster": "ray",
 }
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Replace one value of the config; repeatable."),
+]
 
 
 class FrontDoor(TyperGroup):
@@ -40,6 +47,36 @@ class FrontDoor(TyperGroup):
                 raise
             typer.echo(f"error: {hint}", err=True)
             raise typer.Exit(2) from error
+
+
+def commands_of(module: str, *, base: type[TyperGroup] = TyperGroup) -> type[TyperGroup]:
+    """A group that has the commands of another room's ``app`` too, imported when asked for.
+
+    Args:
+        module: where the Typer ``app`` is. It imports nothing heavy before a command runs.
+        base: what the group is besides.
+    """
+
+    class WithRoom(base):
+        _loaded = False
+
+        def _load(self) -> None:
+            if not self._loaded:
+                self._loaded = True
+                self.commands.update(get_group(import_module(module).app).commands)
+
+        def list_commands(self, ctx: Any) -> list[str]:
+            """Names of both kinds, its own first."""
+            self._load()
+            return super().list_commands(ctx)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            """The one of that name; None if there is none."""
+            if cmd_name not in self.commands:
+                self._load()
+            return super().get_command(ctx, cmd_name)
+
+    return WithRoom
 
 
 def missing_package(package: str) -> str | None:

@@ -22,7 +22,7 @@ ROOT = Path(ferry.__file__).parent
 BUNDLE = ROOT / "configs" / "bundles" / "a1_walk.onnx"
 COMMANDS = (
     *("demo", "train", "evaluate", "export", "inspect", "deploy", "plan", "ablate"),
-    "bench sim",
+    *("bench sim", "bench learner", "bench async"),
 )
 #: Everything that a robot computer lacks.
 HEAVY = ("torch", "mujoco", "pybullet", "gymnasium", "ray", "matplotlib", "scipy", "pandas")
@@ -69,6 +69,8 @@ def test_the_commands_take_the_documented_options() -> None:
         "export": "--out",
         "deploy": "--robot --seconds --record",
         "bench sim": "--json",
+        "bench learner": "--json --seconds",
+        "bench async": "--json --quick --soak --soak-minutes --a1 --seeds",
         "demo": "--minutes --json --compare --out",
     }
     for command, options in documented.items():
@@ -107,6 +109,7 @@ def test_help_needs_nothing_but_the_base_install() -> None:
     [
         (("train", "a1_walk"), "torch", "ferry[train]"),
         (("bench", "sim"), "mujoco", "ferry[train]"),
+        (("bench", "async", "--json"), "ray", "ferry[cluster]"),
         (("demo",), "rclpy", "ferry[ros]"),
         (("deploy", str(BUNDLE), "--robot", "sim:pybullet"), "rclpy", "ferry[ros]"),
     ],
@@ -125,6 +128,47 @@ def test_a_missing_package_is_answered_with_its_extra(
     assert blocked in lines[0]
     assert extra in lines[0]
     assert not (tmp_path / "out").exists()
+
+
+def test_commands_of_another_room_are_imported_when_one_is_asked_for() -> None:
+    script = (
+        "import sys, ferry; from typer.testing import CliRunner\n"
+        "for arguments in (['inspect'], ['bench'], ['bench', 'async']):\n"
+        "    assert CliRunner().invoke(ferry.app, [*arguments, '--help']).exit_code == 0\n"
+        "    print([m for m in sys.modules if m.endswith('_commands')], 'torch' in sys.modules)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout.splitlines() == [
+        "[] False",
+        "['training.bench_commands'] False",
+        "['training.bench_commands'] False",
+    ], result.stderr
+
+
+def test_two_measurements_at_a_time_are_refused() -> None:
+    assert_refused(run("bench", "async", "--soak", "--a1"), "--soak", "--a1")
+
+
+def test_the_learners_benchmark_says_what_it_found_and_which_peer_is_absent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = {
+        "sample_passes_per_s": 200000.0,
+        "peers": {"stable_baselines3": 100000.0, "rsl_rl": None},
+        "ratio_to_best_peer": 2.0,
+        "device": "cpu",
+        "skipped": {"rsl_rl": "rsl_rl is not installed"},
+        "like_for_like": {"sample_passes_per_s": 250000.0, "ratio_to_best_peer": 2.5},
+        "switches": {"bf16": 50000.0, "compile": None},
+    }
+    monkeypatch.setattr("training.learner_bench.bench_learner", lambda **_: found)
+    as_json = run("bench", "learner", "--json")
+    assert json.loads(as_json.stdout) == found
+    for words in ("200,000 on cpu", "rsl_rl is not installed", "2.00 (goal >= 1.30)"):
+        assert words in run("bench", "learner").stdout
+        assert words in as_json.stderr
 
 
 def test_a_missing_module_of_our_own_is_a_bug_and_keeps_its_traceback(

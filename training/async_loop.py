@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,12 @@ from numpy.typing import NDArray
 
 from real.rollout import Rollout
 from training.checkpoint import Checkpoint
-from training.crew import ActorCrew, ActorTimes
+from training.crew import ActorCrew
 from training.learner import Learner
+from training.load import Totals, load_between
 from training.loop import Runtime, reward_metrics
 from training.parallel import LearnerLostError
-from training.queue import Admitted, LagStats, QueueClosed, QueueCounts, RolloutQueue
+from training.queue import Admitted, LagStats, QueueClosed, RolloutQueue
 from training.roles import Engine, RestartBudget
 from training.run_config import RuntimeConfig
 from training.snapshot import PolicySnapshot
@@ -39,19 +39,6 @@ _TEND_S = 0.05
 _LOOK_S = 0.1
 #: Rollouts over which lag is reported.
 _LAGS = 1000
-
-
-@dataclass
-class _Mark:
-    """Totals at the throttle's last decision."""
-
-    counts: QueueCounts
-    times: ActorTimes
-    waited_s: float
-    at_s: float
-    published: int
-    lags: int
-    lag_sum: int
 
 
 class AsyncRuntime(Runtime):
@@ -136,7 +123,7 @@ class AsyncRuntime(Runtime):
 
     def _begin(self) -> None:
         self._begun = self._clock()
-        self._mark = self._marked()
+        self._mark = self.totals()
 
     def rest(self) -> None:
         """Give out no more work; what the engine runs is the engine's to end."""
@@ -287,34 +274,23 @@ class AsyncRuntime(Runtime):
         with self._lock:
             return self._episodes.state_dict()
 
-    def _marked(self) -> _Mark:
+    def totals(self) -> Totals:
+        """What happened so far."""
         assert self._crew is not None
         counts, times, now = self.queue.counts, self._crew.times, self._clock()
         with self._lock:
             lags = self._lag_count, self._lag_sum
-            return _Mark(counts, times, self._waited_s, now, self._publications, *lags)
+            return Totals(counts, times, self._waited_s, now, self._publications, *lags)
 
     def _load(self) -> Load:
         """What happened since the throttle's last decision."""
-        last, now = self._mark, self._marked()
+        last, now = self._mark, self.totals()
         self._mark = now
         with self._lock:
             acted = set(self._acted)
             published = list(self._published)
-        # The newest could not have been acted with yet.
-        recent = published[len(published) - (now.published - last.published) - 1 : -1]
-        unread = sum(version not in acted for version in recent)
-        used = now.lags - last.lags
-        times = now.times.since(last.times)
-        return Load(
-            arrived=now.counts.added - last.counts.added,
-            dropped=now.counts.dropped - last.counts.dropped,
-            used=used,
-            lag_mean=(now.lag_sum - last.lag_sum) / max(1, used),
-            learner_idle=min(1.0, (now.waited_s - last.waited_s) / max(1e-9, now.at_s - last.at_s)),
-            actor_idle=times.idle_share if times.total > 0.0 else 0.0,
-            unread_share=unread / max(1, len(recent)),
-            queue_depth=len(self.queue),
+        return load_between(
+            last, now, published=published, acted=acted, queue_depth=len(self.queue)
         )
 
     # -------------------------------------------------------------- keeping

@@ -98,6 +98,21 @@ def bench_learner(
     }
 
 
+def table_rows(result: dict[str, Any]) -> dict[str, str]:
+    """What :func:`bench_learner` found, for a table on the terminal."""
+    rows = {"ours": f"{result['sample_passes_per_s']:,.0f} on {result['device']}"}
+    for name, rate in result["peers"].items():
+        absent = f"not compared: {result['skipped'].get(name, 'not measured')}"
+        rows[name] = absent if rate is None else f"{rate:,.0f}"
+    best, like = result["ratio_to_best_peer"], result["like_for_like"]
+    rows["over the better peer"] = "-" if best is None else f"{best:.2f} (goal >= 1.30)"
+    epochs, ratio = like["sample_passes_per_s"], like["ratio_to_best_peer"]
+    rows["epochs alone"] = f"{epochs:,.0f}" + ("" if ratio is None else f", {ratio:.2f} of it")
+    for switch, rate in result["switches"].items():
+        rows[f"with {switch}"] = "not measured" if rate is None else f"{rate:,.0f}"
+    return rows
+
+
 def _take_turns(
     contenders: dict[str, tuple[Update, int]], *, seconds: float, progress: ProgressFn
 ) -> dict[str, list[float]]:

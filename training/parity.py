@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,7 +66,9 @@ class Answers:
     def golden(self, count: int) -> Golden:
         """So many of the rows, spread over all."""
         chosen = np.linspace(0, len(self.mean) - 1, count).round().astype(np.intp)
-        rows = {name: None if x is None else x[chosen] for name, x in vars(self).items()}
+        rows: dict[str, Any] = {
+            name: None if x is None else x[chosen] for name, x in vars(self).items()
+        }
         return Golden(**rows)
 
 

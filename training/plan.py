@@ -16,7 +16,7 @@ import numpy as np
 from real.errors import FerryError
 from training.plan_model import Cluster, Simulation, mean
 from training.rates import Rates
-from training.run_config import RunConfig
+from training.run_config import RunConfig, side_by_side_config
 
 #: A learner that waits for less of its time is as busy as it gets, and less than this is lost in
 #: every run.
@@ -116,6 +116,7 @@ def plan(
     Raises:
         FerryError: a number is out of range, or no core is left to act.
     """
+    config = side_by_side_config(config)
     runtime = config.training.runtime
     learners = max(1, gpus)
     left = cores - learners - runtime.evaluators if actors is None else actors

@@ -15,7 +15,7 @@ from sim.env import make_env
 from training.actor import VectorEnv
 from training.progress import ProgressFn
 from training.roles import Stream
-from training.run_config import RunConfig
+from training.run_config import RunConfig, side_by_side_config
 from training.train import train
 
 #: Iterations that are not looked at: memory and caches are still cold.
@@ -67,6 +67,7 @@ def measure_rates(
         updates: how many rollouts and updates are timed.
         progress: told how far it is.
     """
+    config = side_by_side_config(config)
     samples = config.training.horizon * config.sim.worlds
     with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
         train(

@@ -54,6 +54,9 @@ class RuntimeConfig(Config):
     actors: int | None = Field(
         default=None, ge=1, description="actors; null for one per CPU but one, and at least one"
     )
+    worlds: int | None = Field(
+        default=None, ge=1, description="parallel worlds of each actor; null for sim.worlds"
+    )
     evaluators: int = Field(
         default=1, ge=0, description="processes that score policies; 0 = nobody scores"
     )
@@ -173,13 +176,16 @@ def with_limits(config: RunConfig, *, minutes: float | None, steps: int | None) 
 
 
 def side_by_side_config(config: RunConfig) -> RunConfig:
-    """The configuration as the asynchronous runtime reads it: its returns are the updates'."""
-    returns = config.training.runtime.returns
-    if returns is None:
-        return config
-    ppo = config.training.ppo.model_copy(update={"returns": returns})
-    training = config.training.model_copy(update={"ppo": ppo})
-    return config.model_copy(update={"training": training})
+    """The configuration as the asynchronous runtime reads it: its returns are the updates', its
+    worlds those of an actor.
+    """
+    runtime, training, sim = config.training.runtime, config.training, config.sim
+    if runtime.returns is not None:
+        ppo = training.ppo.model_copy(update={"returns": runtime.returns})
+        training = training.model_copy(update={"ppo": ppo})
+    if runtime.worlds is not None:
+        sim = sim.model_copy(update={"worlds": runtime.worlds})
+    return config.model_copy(update={"training": training, "sim": sim})
 
 
 def differences(stored: RunConfig, given: RunConfig) -> list[str]:

@@ -17,6 +17,10 @@ from real.config import Config
 
 log = logging.getLogger(__name__)
 
+#: For how many decisions a number of fragments under way counts as needed, after the learner had
+#: waited with less. Then it is tried again, which costs one period of waiting.
+_REMEMBERED = 30
+
 
 class ThrottleConfig(Config):
     """Ranges and thresholds of the throttle."""
@@ -30,7 +34,11 @@ class ThrottleConfig(Config):
         description="fragments under way at most; null for two per actor and a full queue",
     )
     max_publish_every: int = Field(default=4, ge=1, description="versions between publications")
-    target_lag: float = Field(default=2.0, ge=0.0, description="mean lag that is aimed at")
+    target_lag: float = Field(
+        default=2.0,
+        ge=0.0,
+        description="mean lag that is aimed at, as far as the learner need not wait for it",
+    )
     drop_share: float = Field(
         default=0.05, ge=0.0, lt=1.0, description="share of dropped rollouts that is put up with"
     )
@@ -142,6 +150,8 @@ class Throttle:
             active_actors=actors, in_flight=min(first, self._max_in_flight), publish_every=1
         )
         self.decisions = 0
+        self._needed = 0  # with fewer in flight the learner waited, not long ago
+        self._forget_in = 0
         self._next_s = clock() + config.period_s
 
     def due(self) -> bool:
@@ -166,26 +176,33 @@ class Throttle:
 
     def _chosen(self, load: Load) -> list[Decision]:
         config = self._config
+        self._forget_in -= 1
         if load.drop_share > config.drop_share:
             return self._less(f"{load.drop_share:.0%} of rollouts were dropped")
-        if load.lag_mean > config.target_lag:
-            reason = f"mean lag {load.lag_mean:.1f} is over {config.target_lag:g}"
-            # Fresher weights cost less than fewer samples.
-            return self._publish(-1, reason) or self._less(reason)
+        late = load.lag_mean > config.target_lag
+        reason = f"mean lag {load.lag_mean:.1f} is over {config.target_lag:g}"
+        # Fresher weights cost less than fewer samples.
+        if late and (sooner := self._publish(-1, reason)):
+            return sooner
         if load.learner_idle > config.idle_share:
+            # Also where lag is high: nothing waits, so it is that of rollouts being made. It would
+            # fall with fewer of them only since the learner would wait longer.
             return self._more(load)
         if load.queue_depth >= self._capacity:
             return self._less(f"{load.queue_depth} rollouts wait and the learner is never idle")
+        if late:
+            return self._less(reason, needed=self._needed if self._forget_in > 0 else 0)
         if load.unread_share > 0.5 and load.lag_mean + 1.0 <= config.target_lag:
             return self._publish(
                 1, f"{load.unread_share:.0%} of published versions were never acted with"
             )
         return []
 
-    def _less(self, reason: str) -> list[Decision]:
+    def _less(self, reason: str, *, needed: int = 0) -> list[Decision]:
         """A quarter less in flight; actors for whom nothing is left are parked."""
         now = self.settings
         after = max(self._min_in_flight, now.in_flight - max(1, now.in_flight // 4))
+        after = max(after, min(needed, now.in_flight))
         made = self._set("in_flight", after, reason)
         active = max(self._min_actors, min(now.active_actors, after))
         return made + self._set("active_actors", active, reason)
@@ -195,6 +212,7 @@ class Throttle:
         now = self.settings
         reason = f"the learner was idle for {load.learner_idle:.0%} of the time"
         after = min(self._max_in_flight, now.in_flight + max(1, now.in_flight // 8))
+        self._needed, self._forget_in = after, _REMEMBERED
         if load.actor_idle > self._config.idle_share:
             reason += f" and actors for {load.actor_idle:.0%}"
             return self._set("in_flight", after, reason)

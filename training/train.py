@@ -141,8 +141,9 @@ def train(
         if runtime == "serial":
             made = _serial(config, env, evaluate)
         else:
-            task = Task(config, env_factory or _actor_env, evaluate)
-            made = _asynchronous(config, env, task, address)
+            # The run folder keeps the configuration that both runtimes read.
+            task = Task(side_by_side_config(config), env_factory or _actor_env, evaluate)
+            made = _asynchronous(env, task, address)
         trainer, scorers = stack.enter_context(made)
         if resume:
             trainer.restore(resume_run(out, config))
@@ -215,7 +216,7 @@ def _serial(
 
 @contextlib.contextmanager
 def _asynchronous(
-    config: RunConfig, env: VectorEnv, task: Task, address: str | None
+    env: VectorEnv, task: Task, address: str | None
 ) -> Iterator[tuple[Runtime, Scorers | None]]:
     # Without a token anybody who reaches the ports can run code here. Ray reads this when it is
     # imported, which happens here, since it is an extra of its own.
@@ -223,8 +224,8 @@ def _asynchronous(
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     from training.cluster import ray_engine
 
-    config = side_by_side_config(config)
-    training, runtime_config = config.training, config.training.runtime
+    config, training = task.config, task.config.training
+    runtime_config = training.runtime
     actors = runtime_config.actors or max(1, (os.cpu_count() or 2) - 1)
     evaluators = 0 if task.evaluate is None else runtime_config.evaluators
     numbers = env.num_envs * (training.horizon + 1) * (env.policy_dim + env.critic_dim)

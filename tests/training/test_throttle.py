@@ -112,6 +112,32 @@ def test_a_high_lag_is_met_by_fresher_weights_first_and_less_data_then():
         assert (made.settings.publish_every, made.settings.in_flight) == expected
 
 
+def test_a_learner_that_waits_gets_more_data_also_where_lag_is_high():
+    made = throttle(actors=4, per_update=2)
+    made.decide(replace(FINE, unread_share=0.8))
+    starved = replace(FINE, lag_mean=2.5, learner_idle=0.3)
+    for expected in ((1, 4), (1, 5), (1, 6)):  # fresher weights come first, as ever
+        made.decide(starved)
+        assert (made.settings.publish_every, made.settings.in_flight) == expected
+
+
+def test_what_the_learner_needed_is_not_taken_away_for_lag_until_it_is_tried_again():
+    made = throttle(actors=4, per_update=2)
+    late = replace(FINE, lag_mean=2.5)
+    made.decide(replace(FINE, learner_idle=0.3))
+    assert made.settings.in_flight == 5  # with 4 it waited
+    seen = [(made.decide(late), made.settings.in_flight)[1] for _ in range(30)]
+    assert seen == [5] * 29 + [4]
+    made.decide(replace(late, learner_idle=0.3))
+    assert made.settings.in_flight == 5
+    # What is dropped is of no use, and what waits in a full queue is not needed.
+    made.decide(replace(FINE, dropped=20))
+    assert made.settings.in_flight == 4
+    made.decide(replace(FINE, learner_idle=0.3))
+    made.decide(replace(late, queue_depth=4))
+    assert made.settings.in_flight == 4
+
+
 def test_unread_versions_are_published_less_often_but_never_beyond_the_bound_on_lag():
     made = throttle(max_staleness=2)
     for _ in range(9):

@@ -1,0 +1,119 @@
+"""The commands of ``ferry bench``: options in, numbers out. Imported when one is asked for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.console import print_grid, print_table, write_json
+from real.errors import FerryError
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+
+
+@app.command("sim")
+def bench_sim(
+    as_json: AsJson = False,
+    config: Annotated[str, typer.Option(help="The task to run.")] = "a1_walk",
+    worlds: Annotated[int | None, typer.Option(min=1, help="Parallel worlds.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Physics threads.")] = None,
+    seconds: Annotated[float, typer.Option(min=1.0, help="About how long to measure.")] = 20.0,
+) -> None:
+    """Control steps per second of the full env, and of raw mujoco.batch replaying the same run.
+
+    Example: `ferry bench sim --json`
+    """
+    from training.bench import bench_sim as run
+    from training.progress import bar
+
+    with bar("benchmark") as progress:
+        result = run(config, worlds=worlds, threads=threads, seconds=seconds, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    shown = {k: f"{v:,.3f}" if isinstance(v, float) else str(v) for k, v in result.items()}
+    print_table("Simulation speed", shown)
+
+
+@app.command("learner")
+def bench_learner(
+    as_json: AsJson = False,
+    seconds: Annotated[float, typer.Option(min=1.0, help="About how long to measure.")] = 20.0,
+    compiled: Annotated[
+        bool, typer.Option(help="Also with torch.compile; needs a C++ compiler and a minute.")
+    ] = False,
+) -> None:
+    """Sample passes per second of a learner's update, and of others' PPO on the same batch.
+
+    Example: `ferry bench learner --json`
+    """
+    from training.learner_bench import bench_learner as run
+    from training.learner_bench import table_rows
+    from training.progress import bar
+
+    with bar("learners take turns") as progress:
+        result = run(seconds=seconds, compiled=compiled, progress=progress)
+    quiet = write_json(result, _stdout(as_json))
+    print_table("Learner speed, sample passes per second", table_rows(result), to_stderr=quiet)
+
+
+@app.command("async")
+def bench_async(
+    as_json: AsJson = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter and rougher.")] = False,
+    soak: Annotated[
+        bool,
+        typer.Option("--soak", help="Instead: is memory flat while actors outrun the learner?"),
+    ] = False,
+    soak_minutes: Annotated[
+        float, typer.Option(min=0.1, help="How long --soak lasts, after its start.")
+    ] = 5.0,
+    a1: Annotated[
+        bool, typer.Option("--a1", help="Instead: time until A1 tracks, ray against serial.")
+    ] = False,
+    a1_minutes: Annotated[
+        float, typer.Option(min=0.1, help="How long each run of --a1 may take.")
+    ] = 10.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of --a1 in each runtime.")] = 1,
+) -> None:
+    """What actors, learner and evaluator do to each other: scaling, idling, lag, disturbances.
+
+    Example: `ferry bench async --json`
+    """
+    from training.async_result import HEADER
+    from training.progress import bar
+
+    if soak and a1:
+        raise FerryError("--soak and --a1 are measured one at a time; give one of them")
+    if soak:
+        from training.soak import soak as measure_memory
+
+        with bar("soak") as progress:
+            memory = measure_memory(soak_minutes, progress=progress)
+        quiet = write_json(memory.as_json(), _stdout(as_json))
+        print_table("Memory while actors are 10 times faster", memory.rows(), to_stderr=quiet)
+        return
+    if a1:
+        from training.a1_bench import bench_a1
+
+        with bar("A1") as progress:
+            times = bench_a1(minutes=a1_minutes, seeds=seeds, progress=progress)
+        quiet = write_json(times.as_json(), _stdout(as_json))
+        print_table("Time until A1 tracks at 0.85", times.rows(), to_stderr=quiet)
+        return
+    from training.async_bench import QUICK
+    from training.async_bench import bench_async as run
+
+    with bar("asynchronous runtime") as progress:
+        result = run(lengths=QUICK if quick else None, progress=progress)
+    quiet = write_json(result.as_json(), _stdout(as_json))
+    print_grid("Asynchronous runtime", HEADER, result.table_rows(), to_stderr=quiet)
+
+
+def _stdout(as_json: bool) -> Path | None:
+    return Path("-") if as_json else None

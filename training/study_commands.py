@@ -1,0 +1,69 @@
+"""``ferry plan`` and ``ferry ablate``: options in, text out. Imported when one is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.console import Overrides, print_table, write_json
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.command()
+def plan(
+    cores: Annotated[int, typer.Option(min=2, help="CPU cores of the cluster.")],
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs of the cluster.")] = 0,
+    config: Annotated[str, typer.Option(help="The task to plan for.")] = "a1_walk",
+    overrides: Overrides = None,
+    rates: Annotated[
+        Path | None, typer.Option(help="Measured rates (YAML); else measured here.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Simulate asynchronous training on a cluster: throughput, lag, and what limits it.
+
+    Example: `ferry plan --cores 6144 --gpus 8`
+    """
+    from training.plan import plan as run
+    from training.progress import bar
+    from training.rates import measure_rates, read_rates
+    from training.run_config import load_run_config
+
+    run_config = load_run_config(config, overrides or [])
+    with bar("planning") as progress:
+        measured = read_rates(rates) if rates else measure_rates(run_config, progress=progress)
+        result = run(cores, gpus, config=run_config, rates=measured)
+    quiet = write_json(result.as_json(), Path("-") if as_json else None)
+    print_table(f"{config} on {cores} cores and {gpus} GPUs", result.rows(), to_stderr=quiet)
+
+
+@app.command()
+def ablate(
+    config: Annotated[str, typer.Argument(help="A task file or shipped name.")],
+    over: Annotated[Path, typer.Option(help="The grid, e.g. configs/ablations/staleness.yaml.")],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of every cell.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs/ablation"),
+    report: Annotated[Path | None, typer.Option(help="Report; else report.md in --out.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train every cell of a grid and report the differences; go on where it stopped.
+
+    Example: `ferry ablate cartpole_balance --over configs/ablations/staleness.yaml --seeds 5`
+    """
+    from training.ablate import ablate as run
+    from training.progress import bar
+
+    with bar("ablation") as progress:
+        done = run(
+            config,
+            over,
+            seeds=seeds,
+            out=out,
+            report=report,
+            overrides=overrides or [],
+            progress=progress,
+        )
+    typer.echo(f"{done.finished} of {done.total} runs; report: {done.report}")
