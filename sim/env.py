@@ -7,7 +7,7 @@ such a row is the first of its new episode, and the last one of the old episode 
 
 from __future__ import annotations
 
-from typing import Protocol
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from real.observation import ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 from sim import streams
+from sim.black_box import BlackBox
 from sim.commands import command_limits, make_commands
 from sim.engine import WorldState
 from sim.episodes import Episodes
@@ -30,12 +31,12 @@ from sim.randomize import Randomizer, delay_max_s
 from sim.result import StepResult
 from sim.rewards import RewardTable
 from sim.sensors import Sensors
+from sim.state import State, Stateful, pack, part_of, require_parts
 from sim.task import EnvConfig, action_spec, draw_start, observation_spec
 from sim.terminations import Conditions, Terminations, finite_rows
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
-State = dict[str, NDArray[np.generic]]
 
 
 class VecEnv:
@@ -64,6 +65,7 @@ class VecEnv:
         engine: MujocoEngine,
         seed: int,
         stream: tuple[int, int] = (0, 0),
+        black_box: BlackBox | None = None,
     ) -> None:
         self.config = config
         self.robot = robot
@@ -72,7 +74,7 @@ class VecEnv:
         self.observation_spec: ObservationSpec = observation_spec(config, robot)
         self.action_spec: ActionSpec = action_spec(config, robot)
         self.command_limits: CommandLimits = command_limits(config.command)
-        self._stream = stream
+        self._stream, self._black_box = stream, black_box
         self._rngs = streams.make_streams(seed, self.num_envs, stream=stream)
         self._make_parts()
         self.policy_dim: int = self._observer.policy_dim
@@ -163,9 +165,14 @@ class VecEnv:
         truncated = self._episodes.over() & ~terminated
 
         ended = np.flatnonzero(terminated | truncated)
-        final_obs = self._observer.last(self._view(world), ended, void=conditions.diverged)
+        view = self._view(world)
+        if self._black_box is not None:
+            self._black_box.write(conditions.diverged, view, self.randomizer)
+        final_obs = self._observer.last(view, ended, void=conditions.diverged)
         episode = self._episodes.close(ended, conditions)
 
+        if conditions.diverged.any():
+            self.engine.renew_model(np.flatnonzero(conditions.diverged))
         if ended.size:
             world = self._reset_rows(ended)
         self._obs = self._observer.observe(self._view(world))
@@ -267,7 +274,7 @@ class VecEnv:
         parts: dict[str, State] = {n: part.state_dict() for n, part in self._stateful().items()}
         parts["rng"] = {n: streams.pack_streams(rngs) for n, rngs in self._rngs.items()}
         parts["obs"] = {n: values.copy() for n, values in self._obs.items()}
-        return {f"{n}.{key}": value for n, part in parts.items() for key, value in part.items()}
+        return pack(parts)
 
     def load_state_dict(self, state: State) -> None:
         """Continue where :meth:`state_dict` was taken, in an env of the same task and N.
@@ -275,16 +282,14 @@ class VecEnv:
         Raises:
             FerryError: the state lacks a part, or is of another task or number of worlds.
         """
-        lacking = [n for n in ("episodes", "engine", "rng", "obs") if not _under(state, n)]
-        if lacking:
-            raise FerryError(f"this is not the state of an env: it lacks {', '.join(lacking)}")
+        require_parts(state, "episodes", "engine", "rng", "obs")
         for name, part in self._stateful().items():
-            part.load_state_dict(_under(state, name))
-        for purpose, packed in _under(state, "rng").items():
+            part.load_state_dict(part_of(state, name))
+        for purpose, packed in part_of(state, "rng").items():
             streams.unpack_streams(self._rngs[purpose], packed.astype(np.uint64))
-        self._obs = {k: v.astype(np.float32) for k, v in _under(state, "obs").items()}
+        self._obs = {k: v.astype(np.float32) for k, v in part_of(state, "obs").items()}
 
-    def _stateful(self) -> dict[str, _Stateful]:
+    def _stateful(self) -> dict[str, Stateful]:
         # Episodes first: they refuse a state of another size in words.
         return {
             "episodes": self._episodes,
@@ -302,18 +307,6 @@ class VecEnv:
         self.engine.close()
 
 
-class _Stateful(Protocol):
-    def state_dict(self) -> State: ...
-
-    def load_state_dict(self, state: State) -> None: ...
-
-
-def _under(state: State, part: str) -> State:
-    """The entries of one part, without its name."""
-    prefix = f"{part}."
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-
-
 def make_env(
     config: EnvConfig,
     *,
@@ -322,6 +315,7 @@ def make_env(
     seed: int = 0,
     randomize: bool = True,
     stream: tuple[int, int] = (0, 0),
+    diverged: Path | None = None,
 ) -> VecEnv:
     """Build the environment of a task, reset and ready to step.
 
@@ -333,6 +327,8 @@ def make_env(
         randomize: False gives the nominal task: no random terms, no sensor noise, no delay, and
             every episode starts at its beginning.
         stream: (worker, restart), which share a seed without sharing random numbers.
+        diverged: where to leave the last steps of worlds that diverge, such as
+            ``runs/a1/diverged/actor-0``, see :mod:`sim.black_box`; None leaves nothing.
 
     Raises:
         FerryError: the task or its robot cannot run.
@@ -346,4 +342,5 @@ def make_env(
         threads=config.sim.threads if threads is None else threads,
         delay_max_s=delay_max_s(config.randomize),
     )
-    return VecEnv(config, robot, engine=engine, seed=seed, stream=stream)
+    box = None if diverged is None else BlackBox(engine, diverged)
+    return VecEnv(config, robot, engine=engine, seed=seed, stream=stream, black_box=box)
