@@ -47,7 +47,7 @@ class BlackBox:
     0.6 MB for 256 A1, which takes well below 1 % of a step of ``a1_walk``.
 
     Args:
-        engine: the worlds; from now on each of its steps is noted.
+        engine: the worlds; it sees their steps once it is the engine's ``recorder``.
         files: their folder, which is made with the first of them, and what their names begin
             with: ``diverged/actor-0`` for ``diverged/actor-0-00.npz``.
         steps: control steps that are kept.
@@ -68,7 +68,6 @@ class BlackBox:
         self._noted = 0
         self._age: NDArray[np.int64] = np.zeros(engine.num, dtype=np.int64)
         self._full = False
-        engine.recorder = self
 
     def note(self, state: Array, /) -> None:
         """Keep the states ``[N, S]`` that the next control step begins with."""
@@ -87,16 +86,11 @@ class BlackBox:
         return self._ring[at, row]
 
     def write(self, diverged: Mask, view: View, randomizer: Randomizer) -> None:
-        """Write a file for each world that diverged, as far as the limit allows. Never raises.
+        """Write a file for each world that diverged, as far as the limit allows.
 
-        To be called after every step, before anything is reset.
-
-        Args:
-            diverged: ``[N]``.
-            view: what was true, sensed and wanted after the step.
-            randomizer: knows what they drew for their episodes.
+        See :func:`retire`. A disk that is full is one warning.
         """
-        if self._full or not diverged.any():
+        if self._full:
             return
         try:
             for row in np.flatnonzero(diverged).tolist():
@@ -177,6 +171,24 @@ class BlackBox:
             part.write_bytes(buffer.tobytes())
             part.replace(path)
         return path.name
+
+
+def retire(engine: MujocoEngine, diverged: Mask, view: View, randomizer: Randomizer) -> None:
+    """Write down worlds that diverged, if the engine has a black box, and give them a sound model.
+
+    To be called after every step, before anything is reset and drawn anew.
+
+    Args:
+        engine: the worlds.
+        diverged: ``[N]``.
+        view: what was true, sensed and wanted after the step.
+        randomizer: knows what they drew for their episodes.
+    """
+    if not diverged.any():
+        return
+    if isinstance(engine.recorder, BlackBox):
+        engine.recorder.write(diverged, view, randomizer)
+    engine.renew_model(np.flatnonzero(diverged))
 
 
 def _replace(path: Path, content: Mapping[str, Any]) -> None:

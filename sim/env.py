@@ -20,7 +20,7 @@ from real.observation import ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 from sim import streams
-from sim.black_box import BlackBox
+from sim.black_box import BlackBox, retire
 from sim.commands import command_limits, make_commands
 from sim.engine import WorldState
 from sim.episodes import Episodes
@@ -65,7 +65,6 @@ class VecEnv:
         engine: MujocoEngine,
         seed: int,
         stream: tuple[int, int] = (0, 0),
-        black_box: BlackBox | None = None,
     ) -> None:
         self.config = config
         self.robot = robot
@@ -74,7 +73,7 @@ class VecEnv:
         self.observation_spec: ObservationSpec = observation_spec(config, robot)
         self.action_spec: ActionSpec = action_spec(config, robot)
         self.command_limits: CommandLimits = command_limits(config.command)
-        self._stream, self._black_box = stream, black_box
+        self._stream = stream
         self._rngs = streams.make_streams(seed, self.num_envs, stream=stream)
         self._make_parts()
         self.policy_dim: int = self._observer.policy_dim
@@ -166,13 +165,10 @@ class VecEnv:
 
         ended = np.flatnonzero(terminated | truncated)
         view = self._view(world)
-        if self._black_box is not None:
-            self._black_box.write(conditions.diverged, view, self.randomizer)
+        retire(self.engine, conditions.diverged, view, self.randomizer)
         final_obs = self._observer.last(view, ended, void=conditions.diverged)
         episode = self._episodes.close(ended, conditions)
 
-        if conditions.diverged.any():
-            self.engine.renew_model(np.flatnonzero(conditions.diverged))
         if ended.size:
             world = self._reset_rows(ended)
         self._obs = self._observer.observe(self._view(world))
@@ -327,20 +323,19 @@ def make_env(
         randomize: False gives the nominal task: no random terms, no sensor noise, no delay, and
             every episode starts at its beginning.
         stream: (worker, restart), which share a seed without sharing random numbers.
-        diverged: where to leave the last steps of worlds that diverge, such as
-            ``runs/a1/diverged/actor-0``, see :mod:`sim.black_box`; None leaves nothing.
+        diverged: how names of files of worlds that diverge begin; see :mod:`sim.black_box`.
 
     Raises:
         FerryError: the task or its robot cannot run.
     """
     robot = load_robot(config.robot)
-    if not randomize:
-        config = config.nominal()
+    config = config if randomize else config.nominal()
     engine = MujocoEngine(
         robot,
         config.sim.worlds if num is None else num,
         threads=config.sim.threads if threads is None else threads,
         delay_max_s=delay_max_s(config.randomize),
     )
-    box = None if diverged is None else BlackBox(engine, diverged)
-    return VecEnv(config, robot, engine=engine, seed=seed, stream=stream, black_box=box)
+    if diverged is not None:
+        engine.recorder = BlackBox(engine, diverged)
+    return VecEnv(config, robot, engine=engine, seed=seed, stream=stream)
