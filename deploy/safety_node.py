@@ -28,6 +28,7 @@ from deploy.safety import SafetySettings, Verdict
 from deploy.safety_pipeline import SafetyPipeline
 from deploy.state_stream import StateStream
 from deploy.timing import TickGrid, Window
+from deploy.watchdog import Watchdog
 from real.config import load_config
 from real.contract import RobotContract
 from real.errors import FerryError
@@ -62,6 +63,10 @@ class SafetyNode(StateNode):
             settings = settings.model_copy(update=ages)
         self._state_ns = round(settings.state_periods * contract.control_dt_s * 1e9)
         self._command_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
+        period_ns = round(contract.control_dt_s * 1e9)
+        self._silence = Watchdog(
+            self._state_ns, self._command_ns, period_ns=period_ns, who="safety_node"
+        )
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
         limits = self._pipeline.filter.limits
         self._kp, self._kd = limits.kp, limits.kd
@@ -206,18 +211,13 @@ class SafetyNode(StateNode):
             self._announce("; ".join(map(str, tick.violations)) if tick.stop[0] else "ramp over")
 
     def _watchdog(self) -> None:
-        if self._mode not in MOVING or self._stream is None:
+        received_ns = 0 if self._stream is None else self._stream.received_ns
+        silent = self._silence.look(received_ns, self._policy_ns or 0)
+        if self._mode not in MOVING:
             return
-        now = time.monotonic_ns()
-        state_age = now - self._stream.received_ns
-        policy_age = now - (self._policy_ns or 0)
         rivals = self._rivals()
-        if rivals:
-            self._fault("; ".join(rivals))
-        elif state_age > self._state_ns:
-            self._fault(f"no new state for {state_age * 1e-6:.0f} ms")
-        elif policy_age > self._command_ns:
-            self._fault(f"no policy command for {policy_age * 1e-6:.0f} ms")
+        if rivals or silent:
+            self._fault("; ".join(rivals) or silent)
 
     # ------------------------------------------------------------ ways out
 

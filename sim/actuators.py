@@ -151,6 +151,11 @@ class Servos:
         self.delay_s[rows] = seconds
         self._field("actuator_delay")[rows[:, None], self._ids] = seconds[:, None]
 
+    def renew(self, rows: Ids) -> None:
+        """Forget what makes worlds ``rows`` differ; their model fields are nominal again."""
+        self.kp_scale[rows] = self.kd_scale[rows] = self.strength[rows] = 1.0
+        self.delay_s[rows] = 0.0
+
     def _use_own_gains(self, rows: Ids) -> None:
         self._bias[rows[:, None], self._ids, 0] = 0.0
         self._write_kp(rows)

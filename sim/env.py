@@ -8,6 +8,7 @@ such a row is the first of its new episode, and the last one of the old episode 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from real.observation import ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 from sim import streams
+from sim.black_box import BlackBox, retire
 from sim.commands import command_limits, make_commands
 from sim.engine import WorldState
 from sim.episodes import Episodes
@@ -184,7 +186,9 @@ class VecEnv:
         truncated = self._episodes.over() & ~terminated
 
         ended = np.flatnonzero(terminated | truncated)
-        final_obs = self._observer.last(self._view(world), ended, void=conditions.diverged)
+        view = self._view(world)
+        retire(self.engine, conditions.diverged, view, self.randomizer)
+        final_obs = self._observer.last(view, ended, void=conditions.diverged)
         episode = self._episodes.close(ended, conditions)
 
         if ended.size:
@@ -319,6 +323,7 @@ def make_env(
     seed: int = 0,
     randomize: bool = True,
     stream: tuple[int, int] = (0, 0),
+    diverged: Path | None = None,
 ) -> VecEnv:
     """Build the environment of a task, reset and ready to step.
 
@@ -330,17 +335,19 @@ def make_env(
         randomize: False gives the nominal task: no random terms, no sensor noise, no delay, and
             every episode starts at its beginning.
         stream: (worker, restart), which share a seed without sharing random numbers.
+        diverged: how names of files of worlds that diverge begin; see :mod:`sim.black_box`.
 
     Raises:
         FerryError: the task or its robot cannot run.
     """
     robot = load_robot(config.robot)
-    if not randomize:
-        config = config.nominal()
+    config = config if randomize else config.nominal()
     engine = MujocoEngine(
         robot,
         config.sim.worlds if num is None else num,
         threads=config.sim.threads if threads is None else threads,
         delay_max_s=delay_max_s(config.randomize),
     )
+    if diverged is not None:
+        engine.recorder = BlackBox(engine, diverged)
     return VecEnv(config, robot, engine=engine, seed=seed, stream=stream)

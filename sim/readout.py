@@ -101,11 +101,13 @@ class Readout:
             gyro = motion[:, self._base_dq + 3 : self._base_dq + 6]
             linear_w = motion[:, self._base_dq : self._base_dq + 3]
             lin_vel_b = np.einsum("nji,nj->ni", rotation, linear_w)
+        with np.errstate(invalid="ignore"):  # a broken time is found below
+            stamp_ns = np.rint(motion[:, 0] * 1e9).astype(np.int64)
         foot_position = self._site[:, self._foot_site].copy()
         foot_contact, body_contact = self._touching()
         return WorldState(
             robot=RobotState(
-                stamp_ns=np.rint(motion[:, 0] * 1e9).astype(np.int64),
+                stamp_ns=stamp_ns,
                 q=motion[:, self._q],
                 dq=motion[:, self._dq],
                 tau=self.effort[:, self._dof].copy(),

@@ -1,7 +1,12 @@
 """The asynchronous runtime's processes, on Ray: the only file that knows it.
 
-Actors, evaluators and the store of weights are Ray actors, on this machine or on a cluster. What
-they exchange is NumPy. Every wait has a deadline.
+Actors, evaluators and the store of weights are Ray actors, on this machine or on a cluster:
+
+* the learner is the process that calls :func:`ray_engine`; the store of weights is beside it;
+* each actor and evaluator has a CPU to itself, on the machine that :mod:`training.placement` says;
+* whoever replaces one of them, on a machine that is lost say, is placed anew among the living.
+
+What they exchange is NumPy. Every wait has a deadline.
 """
 
 # Ray is an extra; without it nothing here is imported.
@@ -23,10 +28,12 @@ import numpy as np
 import ray
 import torch
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from real.errors import FerryError
 from real.rollout import Rollout
 from training.actor import ActorWorker
+from training.placement import Machine, Placement
 from training.roles import RoleFailed, ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
 from training.symmetry import Mirror
@@ -58,9 +65,6 @@ class _Store:
 
     def newer_than(self, version: int) -> list[Any]:
         return self._refs if self._version > version else []
-
-    def pid(self) -> int:
-        return os.getpid()
 
 
 class _Feed:
@@ -121,8 +125,8 @@ class _Actor:
         rollout = self._worker.collect(self._feed.newest(), self._horizon)
         return rollout, time.perf_counter() - start
 
-    def pid(self) -> int:
-        return os.getpid()
+    def where(self) -> tuple[str, int]:
+        return _where()
 
 
 class _Evaluator:
@@ -138,8 +142,18 @@ class _Evaluator:
         record = dict(self._evaluate(request.policy()))
         return record, time.perf_counter() - start
 
-    def pid(self) -> int:
-        return os.getpid()
+    def where(self) -> tuple[str, int]:
+        return _where()
+
+
+def _where() -> tuple[str, int]:
+    """Ray's name of the machine that this process runs on, and its process id there."""
+    return ray.get_runtime_context().get_node_id(), os.getpid()
+
+
+def _on(machine: str) -> Any:
+    """There, or elsewhere if that machine is lost."""
+    return NodeAffinitySchedulingStrategy(machine, soft=True)
 
 
 class RayEngine:
@@ -147,34 +161,37 @@ class RayEngine:
 
     Args:
         task: what the processes need to know.
-        local: whether all of them are on this machine.
     """
 
-    def __init__(self, task: Task, *, local: bool) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = ray.put(task)
-        self._local = local
-        self._pids: dict[Any, Any] = {}  # handle -> where its process id will be
-        # The engine itself starts the store again, wherever there is room, under the same name.
-        self.store: Any = ray.remote(_Store).options(num_cpus=0, max_restarts=-1).remote()
+        self._here, _ = _where()
+        self._placement = Placement(self._here)
+        self._wheres: dict[Any, Any] = {}  # handle -> where its machine and process id will be
+        # The engine itself starts the store again under the same name.
+        beside: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": _on(self._here)}
+        self.store: Any = ray.remote(_Store).options(max_restarts=-1, **beside).remote()
         self._published: tuple[int, list[Any]] = (-1, [])
         self._reminded = 0.0
-        # One core each, over all machines evenly: none has more than its share of the work.
-        place: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        self._actor = ray.remote(_Actor).options(**place)
-        self._evaluator = ray.remote(_Evaluator).options(**place)
+        self._actor, self._evaluator = ray.remote(_Actor), ray.remote(_Evaluator)
 
     def start_actor(self, worker: int, restart: int, snapshot: PolicySnapshot) -> Any:
         """See :class:`training.roles.Engine`."""
-        return self._known(
-            self._actor.remote(self._task, (worker, restart), ray.put(snapshot), self.store)
-        )
+        stream = (worker, restart)
+        return self._start(self._actor, self._task, stream, ray.put(snapshot), self.store)
 
     def start_evaluator(self) -> Any:
         """See :class:`training.roles.Engine`."""
-        return self._known(self._evaluator.remote(self._task))
+        return self._start(self._evaluator, self._task)
 
-    def _known(self, handle: Any) -> Any:
-        self._pids[handle] = handle.pid.remote()
+    def _start(self, role: Any, *arguments: Any) -> Any:
+        """Begin to start a process with a CPU of its own."""
+        machine = self._placement.choose(_machines())
+        strategy = "SPREAD" if machine is None else _on(machine)
+        place: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": strategy}
+        handle = role.options(max_restarts=0, **place).remote(*arguments)
+        self._placement.put(handle, machine)
+        self._wheres[handle] = handle.where.remote()
         return handle
 
     def collect(self, actor: Any) -> Any:
@@ -214,11 +231,18 @@ class RayEngine:
         """See :class:`training.roles.Engine`."""
         with contextlib.suppress(RayError, ValueError):
             ray.kill(handle, no_restart=True)
-        # A process that hangs in compiled code or is stopped does not hear that.
-        known = self._pids.pop(handle, None)
-        if self._local and known is not None and ray.wait([known], timeout=0.0)[0]:
-            with contextlib.suppress(RayError, OSError):
-                os.kill(ray.get(known, timeout=_FETCH_S), signal.SIGKILL)
+        known = self._wheres.pop(handle, None)
+        if known is None:
+            return
+        came = bool(ray.wait([known], timeout=0.0)[0])
+        self._placement.remove(handle, came=came)
+        if not came:
+            return
+        # A process that hangs in compiled code or is stopped does not hear Ray.
+        with contextlib.suppress(RayError, OSError):
+            machine, pid = ray.get(known, timeout=_FETCH_S)
+            if machine == self._here:
+                os.kill(pid, signal.SIGKILL)
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See :class:`training.roles.Engine`."""
@@ -238,10 +262,19 @@ class RayEngine:
 
     def close(self) -> None:
         """End every process of the run."""
-        for handle in list(self._pids):
+        for handle in list(self._wheres):
             self.kill(handle)
         with contextlib.suppress(RayError, ValueError):
             ray.kill(self.store, no_restart=True)
+
+
+def _machines() -> list[Machine]:
+    """The living machines of the cluster."""
+    return [
+        Machine(node["NodeID"], node["Resources"].get("CPU", 0.0))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
 
 
 def _own(rollout: Rollout) -> Rollout:
@@ -305,7 +338,7 @@ def ray_engine(
         where = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
         raise FerryError(f"cannot {where}: {error}") from error
     try:
-        engine = RayEngine(task, local=address is None)
+        engine = RayEngine(task)
         try:
             yield engine
         finally:

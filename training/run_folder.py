@@ -1,7 +1,8 @@
 """A run's folder: what is in it, when it may be written to, and how to read a policy from it.
 
 ``config.yaml`` (resolved), ``config_hash.txt``, ``run.json`` (command, seed, commit, versions),
-``metrics.jsonl``, ``evaluations.jsonl``, ``tensorboard/``, ``checkpoints/``.
+``metrics.jsonl``, ``evaluations.jsonl``, ``tensorboard/``, ``checkpoints/``, and ``diverged/`` if a
+world did, see :mod:`sim.black_box`.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ def new_run_dir(name: str) -> Path:
 def checkpoints_of(run_dir: Path) -> Path:
     """The folder of a run's checkpoints."""
     return run_dir / "checkpoints"
+
+
+def diverged_of(run_dir: Path) -> Path:
+    """The folder of the last steps of worlds that diverged; absent if none did."""
+    return run_dir / "diverged"
 
 
 def begin_run(run_dir: Path, config: RunConfig) -> None:

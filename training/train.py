@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -38,6 +39,7 @@ from training.run_config import RunConfig, load_run_config, side_by_side_config,
 from training.run_folder import (
     LoadedPolicy,
     begin_run,
+    diverged_of,
     load_policy,
     new_run_dir,
     resume_run,
@@ -136,13 +138,15 @@ def train(
         evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
         # The worlds come first: a task that cannot run leaves no folder behind.
-        env = (env_factory or _task_env)(config, (0, 0))
+        env = (env_factory or functools.partial(_task_env, run=out))(config, (0, 0))
         stack.callback(env.close)
         if runtime == "serial":
             made = _serial(config, env, evaluate)
         else:
+            # Each of many actors has one core.
+            own = functools.partial(_task_env, run=out.absolute(), threads=1)
             # The run folder keeps the configuration that both runtimes read.
-            task = Task(side_by_side_config(config), env_factory or _actor_env, evaluate)
+            task = Task(side_by_side_config(config), env_factory or own, evaluate)
             made = _asynchronous(env, task, address)
         trainer, scorers = stack.enter_context(made)
         if resume:
@@ -166,13 +170,17 @@ def train(
     )
 
 
-def _task_env(config: RunConfig, stream: Stream) -> VectorEnv:
-    return make_env(config, seed=config.training.seed, stream=stream)
-
-
-def _actor_env(config: RunConfig, stream: Stream) -> VectorEnv:
-    """The worlds of one of many actors, each of which has one core."""
-    return make_env(config, seed=config.training.seed, stream=stream, threads=1)
+def _task_env(
+    config: RunConfig, stream: Stream, *, run: Path, threads: int | None = None
+) -> VectorEnv:
+    """The task's own worlds; what diverges is left in the run folder, also by other processes."""
+    return make_env(
+        config,
+        seed=config.training.seed,
+        stream=stream,
+        threads=threads,
+        diverged=diverged_of(run) / actor_id(stream),
+    )
 
 
 def _selection(config: RunConfig) -> Evaluate:
