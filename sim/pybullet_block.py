@@ -34,7 +34,7 @@ class Block:
     """
 
     #: What :meth:`call` may be asked for.
-    CALLS = ("reset", "run", "push", "apply", "save", "load")
+    CALLS = ("reset", "run", "push", "apply", "facts", "save", "load")
 
     def __init__(self, plan: Blueprint, parameters: Given) -> None:
         self._plan = plan
@@ -88,6 +88,10 @@ class Block:
         for i, row in enumerate(arrays["rows"].tolist()):
             self._worlds[row].apply(_row(own, i))
         return {}
+
+    def facts(self, arrays: Given) -> Arrays:
+        """See :meth:`sim.pybullet_world.PyBulletWorld.facts`; of world ``row``."""
+        return {**self._worlds[int(arrays["row"])].facts()}
 
     def save(self, arrays: Given) -> Arrays:
         """``bullet``, files one after the other, their ``sizes [N]``, and ``beside [N, .]``."""

@@ -242,28 +242,66 @@ class Body:
 
     def _felt_inertia(self) -> Array:
         """``[A]`` inertia that a motor feels in the default pose, everything else free to move."""
-        plan, rotors = self._plan, self._rotors
-        default = dict(zip(self.joints, plan.q_default, strict=True))
-        geared = set(rotors.values())
-        movable = sorted({*self.joints, *geared})  # PyBullet's order: by index, without fixed ones
+        plan = self._plan
+        matrix = self.mass_matrix(np.array(plan.q_default))
+        joints = len(plan.joints)
+        base = len(matrix) - joints
+        own = dict(zip(plan.joints, plan.armature, strict=True))
+        for i, name in enumerate(plan.joints, start=base):
+            matrix[i, i] += own[name] if name in self._rotors else 0.0
+        felt = 1.0 / np.diag(np.linalg.inv(matrix))
+        return np.asarray(felt[base:][plan.actuated], dtype=np.float64)
+
+    def mass_matrix(self, q: Array) -> Array:
+        """``[6 + J, 6 + J]`` inertia matrix at joint positions ``[J]``, ``[J, J]`` for fixed bases.
+
+        Joints in the order of the robot; rotors are at rest in their carriers.
+        """
+        pose = dict(zip(self.joints, q.tolist(), strict=True))
+        # PyBullet's order: by index, without fixed joints.
+        movable = sorted({*self.joints, *self._rotors.values()})
         matrix = np.array(
             pybullet.calculateMassMatrix(
                 self.index,
-                [default.get(joint, 0.0) for joint in movable],
+                [pose.get(joint, 0.0) for joint in movable],
                 physicsClientId=self._client,
             )
         )
         base = len(matrix) - len(movable)  # 6 of a floating base
-        armature = dict(zip(plan.joints, plan.armature, strict=True))
-        by_index = dict(zip(self.joints, plan.joints, strict=True))
-        own = [joint for joint in movable if joint not in geared]
-        kept = [*range(base), *(base + movable.index(joint) for joint in own)]
-        matrix = matrix[np.ix_(kept, kept)]
-        for i, joint in enumerate(own, start=base):
-            if by_index[joint] in rotors:
-                matrix[i, i] += armature[by_index[joint]]
-        felt = 1.0 / np.diag(np.linalg.inv(matrix))
-        return np.array([felt[base + own.index(joint)] for joint in self.actuated])
+        kept = [*range(base), *(base + movable.index(joint) for joint in self.joints)]
+        return matrix[np.ix_(kept, kept)]
+
+    def links(self) -> dict[str, Array]:
+        """What PyBullet made of every link with mass, as it stands, rotors left out.
+
+        ``mass [L]``; ``moments [L, 3]`` of inertia about the axes ``quat_w [L, 4]`` (wxyz) in the
+        centre of mass ``com_w [L, 3]``.
+        """
+        client, body = self._client, self.index
+        found: list[tuple[float, Array, Array, Array]] = []
+        for link in self._links:
+            info = pybullet.getDynamicsInfo(body, link, physicsClientId=client)
+            if info[0] == 0.0 or link in self._rotors.values():
+                continue
+            if link == BASE:
+                place = pybullet.getBasePositionAndOrientation(body, physicsClientId=client)
+            else:
+                place = pybullet.getLinkState(
+                    body, link, computeForwardKinematics=1, physicsClientId=client
+                )
+            found.append((info[0], np.array(info[2]), np.array(place[0]), wxyz(place[1])))
+        names = ("mass", "moments", "com_w", "quat_w")
+        return {name: np.array(v) for name, v in zip(names, zip(*found, strict=True), strict=True)}
+
+    def limits(self) -> Array:
+        """``[J, 2]`` position limits, -inf and inf where PyBullet has none."""
+        infos = [
+            pybullet.getJointInfo(self.index, joint, physicsClientId=self._client)
+            for joint in self.joints
+        ]
+        out = np.array([[info[8], info[9]] for info in infos], dtype=np.float64)
+        out[out[:, 0] > out[:, 1]] = (-np.inf, np.inf)
+        return out
 
 
 def _steps(duration: float, longest: float) -> int:

@@ -167,6 +167,18 @@ class PyBulletEngine:
     def _own(self, rows: Ids) -> Arrays:
         return {f"parameters.{name}": values[rows] for name, values in self.parameters.items()}
 
+    def facts(self, row: int = 0) -> dict[str, Array]:
+        """What PyBullet made of the robot, as it stands in world ``row``.
+
+        ``mass [L]``, ``moments [L, 3]``, ``com_w [L, 3]``, ``quat_w [L, 4]`` of every link with
+        mass, axes of inertia in the world; ``joint_inertia [J, J]``, without armature;
+        ``limits [J, 2]`` of positions.
+        """
+        (index,) = (i for i, rows in enumerate(self._rows) if row in rows)
+        asked = {"row": np.array(row - self._rows[index][0])}
+        answer = self._ask("facts", {index: asked})[index]
+        return {name: np.asarray(values, dtype=np.float64) for name, values in answer.items()}
+
     # -------------------------------------------------------------- resetting and reading
 
     def reset(self, rows: Ids, start: InitialState) -> None:

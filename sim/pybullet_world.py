@@ -129,6 +129,11 @@ class PyBulletWorld:
             origin.set("xyz", " ".join(repr(float(v)) for v in place))
             text = ElementTree.tostring(robot, encoding="unicode")
         self._file.write_text(text, encoding="utf-8")
+        # PyBullet remembers what it has read under a name; switched off, it forgets.
+        for caching in (0, 1):
+            pybullet.setPhysicsEngineParameter(
+                enableFileCaching=caching, physicsClientId=self._client
+            )
 
     def _place_base(self, start: InitialState, row: int) -> None:
         base = Pose(start.position_w[row], normalize(start.quat_wb[row]))
@@ -254,6 +259,19 @@ class PyBulletWorld:
         into.foot_position_w[row] = frame
         # The reported velocity is that of the centre of mass: v = v_com + w x (p - p_com)
         into.foot_velocity_w[row] = lin + np.cross(ang, frame - com)
+
+    def facts(self) -> dict[str, Array]:
+        """What PyBullet made of the robot, as it stands: see :class:`~sim.pybullet_body.Body`."""
+        states = pybullet.getJointStates(
+            self._body.index, self._body.joints, physicsClientId=self._client
+        )
+        matrix = self._body.mass_matrix(np.array([state[0] for state in states]))
+        joints = len(self._plan.joints)
+        return {
+            **self._body.links(),
+            "joint_inertia": matrix[-joints:, -joints:],
+            "limits": self._body.limits(),
+        }
 
     # -------------------------------------------------------------- keeping
 
