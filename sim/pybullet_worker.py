@@ -8,15 +8,33 @@ ends it, too, also when the call never returns to Python and there is no owner l
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
 
 from real.errors import FerryError
 from sim.array_messages import receive, send
-from sim.pybullet_block import Block
 from sim.pybullet_plan import Blueprint
+
+if TYPE_CHECKING:
+    from sim.pybullet_block import Block
+
+
+def _load() -> type[Block]:
+    """Import PyBullet, which says when it was built to whoever reads the errors."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        from sim.pybullet_block import Block
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+    return Block
 
 
 def serve(line: Connection, limit_s: float) -> None:
@@ -28,7 +46,7 @@ def serve(line: Connection, limit_s: float) -> None:
             signal.setitimer(signal.ITIMER_REAL, limit_s)
             try:
                 if block is None:
-                    block = Block(Blueprint(**json.loads(text)), arrays)
+                    block = _load()(Blueprint(**json.loads(text)), arrays)
                     answer = {}
                 else:
                     answer = block.call(word, arrays)

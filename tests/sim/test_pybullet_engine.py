@@ -223,7 +223,7 @@ def test_free_fall_is_a_parabola_and_feels_weightless(make, a1, engine_class):
 
 
 @BOTH
-@pytest.mark.parametrize("dt", [1 / 240, 1 / 1600])
+@pytest.mark.parametrize("dt", [1 / 240, 1 / 1200])
 def test_a_passive_pendulum_swings_at_its_own_period(make, tmp_path, engine_class, dt):
     """The velocity motor of every new joint, left on, would hold it still."""
     arm = '<origin xyz="0 0 -0.2"/>'
@@ -236,16 +236,15 @@ def test_a_passive_pendulum_swings_at_its_own_period(make, tmp_path, engine_clas
     period = small * (1.0 + amplitude**2 / 16.0 + 11.0 * amplitude**4 / 3072.0)
     for _ in range(2):  # also after another reset
         started(engine, q=amplitude[:, None])
-        crossings: list[list[float]] = [[], [], []]
-        last = amplitude
-        for step in range(1, round(0.8 * period.max() / dt)):
+        first, last = np.full(3, np.nan), amplitude
+        for step in range(1, round(0.3 * period.max() / dt)):
             engine.step(np.zeros((3, 0)), substeps=1)
             q = engine.state().robot.q[:, 0]
             for row in np.flatnonzero(np.sign(q) != np.sign(last)):
-                crossings[row].append((step - q[row] / (q[row] - last[row])) * dt)
+                first[row] = (step - q[row] / (q[row] - last[row])) * dt
             last = q
-        half = [second - first for first, second in crossings]
-        np.testing.assert_allclose(half, 0.5 * period, rtol=0.01)
+        # Let go at rest, it is at the bottom after a quarter.
+        np.testing.assert_allclose(first, 0.25 * period, rtol=0.01)
 
 
 @BOTH
