@@ -144,6 +144,7 @@ class PyBulletEngine:
         """Push the floating bases of worlds ``rows``; see :class:`sim.engine.Engine`."""
         if self.robot.base == "fixed":
             raise FerryError(f"robot {self.robot.name!r} has a fixed base, which nothing can push")
+        self._state = copied(self._state)
         self._on_rows("push", rows, {"lin_w": lin_w, "ang_b": ang_b})
 
     def set_parameter(self, name: str, rows: Ids, values: Array) -> None:

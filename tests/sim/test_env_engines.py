@@ -74,7 +74,7 @@ def test_rewards_and_observations_stay_close_while_the_robot_moves(make):
 
 @pytest.mark.parametrize(
     ("task", "steps"),
-    [("cartpole_balance", 25), pytest.param("a1_walk", 20, marks=pytest.mark.slow)],
+    [("cartpole_balance", 12), pytest.param("a1_walk", 20, marks=pytest.mark.slow)],
 )
 def test_an_env_goes_on_bit_by_bit_in_another_process_with_other_workers(make, task, steps):
     short = "episode_s=0.4"  # resets are part of it
