@@ -57,10 +57,14 @@ def check_terms(terms: dict[str, str | RandomTermConfig]) -> dict[str, str | Ran
 
 
 def _leave_out(terms: Any) -> Any:
-    """Drop terms that are null, which is how an override takes one away."""
+    """Drop terms that are null, which is how an override takes one away; a misspelt one is none."""
     if not isinstance(terms, dict):
         return terms
-    return {name: term for name, term in cast("Any", terms).items() if term is not None}
+    given: dict[Any, Any] = cast("Any", terms)
+    for name in given:
+        if given[name] is None and name not in TERMS:
+            raise _unknown(str(name))
+    return {name: term for name, term in given.items() if term is not None}
 
 
 RandomizeConfig = Annotated[
@@ -76,9 +80,7 @@ class _Table(Config):
 def _read_term(name: str, term: str | RandomTermConfig) -> tuple[Distribution, RandomTermConfig]:
     kind = TERMS.get(name)
     if kind is None:
-        raise ConfigError(
-            f"there is no random term {name!r}{nearest(name, TERMS)}; known: {', '.join(TERMS)}"
-        )
+        raise _unknown(name)
     config = RandomTermConfig(value=term) if isinstance(term, str) else term
     law = parse_distribution(config.value)
     if law.op not in kind.ops:
@@ -102,6 +104,12 @@ def _read_term(name: str, term: str | RandomTermConfig) -> tuple[Distribution, R
     if law.low == law.high == always or (timed and law.low == law.high == 0.0):
         raise ConfigError(f"random term {name!r}: {config.value!r} changes nothing; remove it")
     return law, config
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(
+        f"there is no random term {name!r}{nearest(name, TERMS)}; known: {', '.join(TERMS)}"
+    )
 
 
 def _read_table(terms: Mapping[str, Any]) -> dict[str, tuple[Distribution, RandomTermConfig]]:

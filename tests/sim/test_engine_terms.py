@@ -196,6 +196,8 @@ def test_a_term_that_pybullet_cannot_do_is_refused_at_load_with_what_to_do(monke
     load_env_config("a1_walk", ["sim.engine=mujoco"])
     config = load_env_config("a1_walk", ["sim.engine=pybullet", "randomize.armature=null"])
     assert "armature" not in config.randomize and "friction" in config.randomize
+    with pytest.raises(ConfigError, match=r"'frictoin' \(did you mean 'friction'\?\)"):
+        load_env_config("a1_walk", ["randomize.frictoin=null"])
     with pytest.raises(ConfigError, match=r"terms armature, x; .*armature=null --set randomize.x="):
         require_supported("pybullet", ["armature", "friction", "x"])
 
