@@ -18,6 +18,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from real.errors import FerryError
 from sim.engine import Array, Ids
 from sim.env import VecEnv, make_env
 from sim.mujoco_engine import MujocoEngine
@@ -63,7 +64,7 @@ class Replay:
 
     def __init__(self, env: VecEnv, *, policy: PolicyFn | None = None) -> None:
         self._env = env
-        self._engine: MujocoEngine = env.engine
+        self._engine = _mujoco(env)
         self._policy = policy
         self._rng = np.random.default_rng(0)
         self._obs = env.reset()["policy"]
@@ -139,6 +140,14 @@ class Replay:
             engine.batch.forward(other, stage=_STAGE_VEL)
 
 
+def _mujoco(env: VecEnv) -> MujocoEngine:
+    if not isinstance(env.engine, MujocoEngine):
+        raise FerryError(
+            "the benchmark compares an env with mujoco.batch alone; expected sim.engine: mujoco"
+        )
+    return env.engine
+
+
 def bench_sim(
     config_path: str,
     *,
@@ -189,7 +198,7 @@ def bench_sim(
             "ratio": in_raw / in_env,
             "with_policy_ratio": None if policy is None else in_raw / (in_env + in_policy),
             "worlds": worlds,
-            "threads": env.engine.threads,
+            "threads": _mujoco(env).threads,
         }
     finally:
         env.close()

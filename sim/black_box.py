@@ -23,7 +23,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine import Array, Ids
+from sim.engine import Array, Engine, Ids
 from sim.mujoco_engine import MujocoEngine
 from sim.observe import View
 from sim.randomize import Randomizer
@@ -173,18 +173,18 @@ class BlackBox:
         return path.name
 
 
-def retire(engine: MujocoEngine, diverged: Mask, view: View, randomizer: Randomizer) -> None:
+def retire(engine: Engine, diverged: Mask, view: View, randomizer: Randomizer) -> None:
     """Write down worlds that diverged, if the engine has a black box, and give them a sound model.
 
     To be called after every step, before anything is reset and drawn anew.
 
     Args:
-        engine: the worlds.
+        engine: the worlds; nothing is done in PyBullet, which has neither.
         diverged: ``[N]``.
         view: what was true, sensed and wanted after the step.
         randomizer: knows what they drew for their episodes.
     """
-    if not diverged.any():
+    if not diverged.any() or not isinstance(engine, MujocoEngine):
         return
     if isinstance(engine.recorder, BlackBox):
         engine.recorder.write(diverged, view, randomizer)

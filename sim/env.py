@@ -20,15 +20,15 @@ from real.observation import ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 from sim import streams
-from sim.black_box import BlackBox, retire
+from sim.black_box import retire
 from sim.commands import command_limits, make_commands
-from sim.engine import WorldState
+from sim.engine import Engine, WorldState
+from sim.engines import make_engine
 from sim.episodes import Episodes
 from sim.measure import Measure
-from sim.mujoco_engine import MujocoEngine
 from sim.observe import Observations, Observer, View
 from sim.origins import Origins
-from sim.randomize import Randomizer, delay_max_s
+from sim.randomize import Randomizer
 from sim.result import StepResult
 from sim.rewards import RewardTable
 from sim.score import Scorer
@@ -66,7 +66,7 @@ class VecEnv:
         config: EnvConfig,
         robot: RobotSpec,
         *,
-        engine: MujocoEngine,
+        engine: Engine,
         seed: int,
         stream: tuple[int, int] = (0, 0),
     ) -> None:
@@ -330,7 +330,7 @@ def make_env(
     Args:
         config: the task.
         num: N; the task's if None.
-        threads: physics threads, 0 for all CPUs; the task's if None.
+        threads: physics threads, of PyBullet processes, 0 for all CPUs; the task's if None.
         seed: root of all random numbers.
         randomize: False gives the nominal task: no random terms, no sensor noise, no delay, and
             every episode starts at its beginning.
@@ -342,12 +342,12 @@ def make_env(
     """
     robot = load_robot(config.robot)
     config = config if randomize else config.nominal()
-    engine = MujocoEngine(
+    engine = make_engine(
+        config.sim.engine,
         robot,
         config.sim.worlds if num is None else num,
         threads=config.sim.threads if threads is None else threads,
-        delay_max_s=delay_max_s(config.randomize),
+        randomize=config.randomize,
+        diverged=diverged,
     )
-    if diverged is not None:
-        engine.recorder = BlackBox(engine, diverged)
     return VecEnv(config, robot, engine=engine, seed=seed, stream=stream)

@@ -242,6 +242,8 @@ class MujocoEngine:
         Raises:
             FerryError: the state is of another number of worlds, robot or delay buffer.
         """
+        if "state" not in state:
+            raise FerryError("engine state is of another engine; expected one of MuJoCo")
         found = state["state"].shape
         if found != self.batch.state.shape:
             raise FerryError(

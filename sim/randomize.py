@@ -16,18 +16,18 @@ A term that could not change anything is refused when the table is read or met w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from real.config import Config, parse_config
 from real.domain import DomainSample
 from real.errors import ConfigError, FerryError, nearest
 from sim.distributions import Distribution, Sampler, parse_distribution
-from sim.engine import Array, Ids
-from sim.mujoco_engine import MujocoEngine
+from sim.engine import Array, Engine, Ids
+from sim.engine_terms import target_maker
 from sim.pushes import Pushes
 from sim.random_terms import TERMS, Per, Target
 
@@ -56,8 +56,21 @@ def check_terms(terms: dict[str, str | RandomTermConfig]) -> dict[str, str | Ran
     return terms
 
 
-RandomizeConfig = Annotated[dict[str, str | RandomTermConfig], AfterValidator(check_terms)]
-"""The ``randomize`` section of a task: term -> distribution, or a mapping with options."""
+def _leave_out(terms: Any) -> Any:
+    """Drop terms that are null, which is how an override takes one away; a misspelt one is none."""
+    if not isinstance(terms, dict):
+        return terms
+    given: dict[Any, Any] = cast("Any", terms)
+    for name in given:
+        if given[name] is None and name not in TERMS:
+            raise _unknown(str(name))
+    return {name: term for name, term in given.items() if term is not None}
+
+
+RandomizeConfig = Annotated[
+    dict[str, str | RandomTermConfig], BeforeValidator(_leave_out), AfterValidator(check_terms)
+]
+"""The ``randomize`` section of a task: term -> distribution, a mapping with options, or null."""
 
 
 class _Table(Config):
@@ -67,10 +80,7 @@ class _Table(Config):
 def _read_term(name: str, term: str | RandomTermConfig) -> tuple[Distribution, RandomTermConfig]:
     kind = TERMS.get(name)
     if kind is None:
-        raise ConfigError(
-            f"there is no random term {name!r}{nearest(name, TERMS)}; known: {', '.join(TERMS)}",
-            key=(name,),
-        )
+        raise _unknown(name)
     config = RandomTermConfig(value=term) if isinstance(term, str) else term
     law = _read_law(name, config.value, ops=kind.ops, doc=kind.doc, short=isinstance(term, str))
     if config.per is not None and config.per not in kind.per:
@@ -114,6 +124,13 @@ def _read_law(name: str, value: str, *, ops: str, doc: str, short: bool) -> Dist
     return law
 
 
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(
+        f"there is no random term {name!r}{nearest(name, TERMS)}; known: {', '.join(TERMS)}",
+        key=(name,),
+    )
+
+
 def _read_table(terms: Mapping[str, Any]) -> dict[str, tuple[Distribution, RandomTermConfig]]:
     """Terms in the order of :data:`TERMS`, so that the order of the file means nothing."""
     if not all(isinstance(term, str | RandomTermConfig) for term in terms.values()):
@@ -126,6 +143,12 @@ def delay_max_s(terms: Mapping[str, Any]) -> float:
     """Longest delay that a table can draw [s]: the ``delay_max_s`` its engine needs."""
     table = _read_table(terms)
     return table["delay"][0].high if "delay" in table else 0.0
+
+
+def least_value(terms: Mapping[str, Any], name: str, nominal: Array) -> Array | None:
+    """Least values ``[K]`` that a table can draw for one of its terms; None if it is not there."""
+    table = _read_table(terms)
+    return table[name][0].bounds(nominal)[0] if name in table else None
 
 
 class _Term:
@@ -187,7 +210,7 @@ class Randomizer:
     def __init__(
         self,
         terms: Mapping[str, Any],
-        engine: MujocoEngine,
+        engine: Engine,
         *,
         control_dt_s: float,
         rngs: Sequence[np.random.Generator],
@@ -197,11 +220,11 @@ class Randomizer:
         self._engine, self._rngs = engine, rngs
         table = _read_table(terms)
         self._terms: list[_Term] = []
-        start = 0
+        start, make = 0, target_maker(engine)
         for name, (law, config) in table.items():
-            make = TERMS[name].make
-            if make is not None:
-                term = _Term(name, law, config, make(engine), start)
+            target = make(name)
+            if target is not None:
+                term = _Term(name, law, config, target, start)
                 start = term.where.stop
                 self._terms.append(term)
         self.names: tuple[str, ...] = tuple(c for term in self._terms for c in term.columns)

@@ -22,6 +22,7 @@ from real.observation import SOURCES, ObservationSpec, make_term
 from real.spec import RobotSpec
 from sim.commands import CommandConfig, command_limits
 from sim.engine import InitialState
+from sim.engine_terms import EngineName, require_supported
 from sim.observe import PRIVILEGED
 from sim.randomize import RandomizeConfig
 from sim.reward_terms import FOLLOW_A_COMMAND, TERMS
@@ -73,9 +74,11 @@ CriticName = Annotated[str, AfterValidator(_one_of("critic term", PRIVILEGED))]
 class SimConfig(Config):
     """Which physics and how much of it."""
 
-    engine: Literal["mujoco"] = "mujoco"
+    engine: EngineName = Field(default="mujoco", description="mujoco, or pybullet, far slower")
     worlds: int = Field(default=256, ge=1, description="N, stepped together")
-    threads: int = Field(default=0, ge=0, description="physics threads; 0 = all CPUs")
+    threads: int = Field(
+        default=0, ge=0, description="physics threads, of PyBullet processes; 0 = all CPUs"
+    )
 
 
 class ObsTermConfig(Config):
@@ -159,6 +162,11 @@ class EnvConfig(Config):
                 "applied: add `filter: on`, or remove the term",
                 key=("rewards", "clamped"),
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_simulated(self) -> Self:
+        require_supported(self.sim.engine, self.randomize)
         return self
 
     def nominal(self) -> EnvConfig:

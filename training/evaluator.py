@@ -311,16 +311,21 @@ def selection_scorer(
 ) -> Callable[[ActorCritic], Mapping[str, Any]]:
     """What a training run calls to choose its best checkpoint.
 
-    Always the same nominal episodes, none of which is ever reported.
+    Always the same nominal episodes in the engine of the task, none of which is ever reported.
 
     Returns:
         A function from a policy to a record with ``score`` and the evaluation's own keys.
     """
     contract = run_contract(config, {})
+    suite = "nominal" if config.sim.engine == "mujoco" else "pybullet"
 
     def score(module: ActorCritic) -> dict[str, Any]:
         found = evaluate(
-            TorchPolicy(module, contract), config, episodes=episodes, purpose="selection"
+            TorchPolicy(module, contract),
+            config,
+            suite=suite,
+            episodes=episodes,
+            purpose="selection",
         )
         record = found.as_json()
         del record["each"]

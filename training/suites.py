@@ -73,6 +73,9 @@ SUITES: Mapping[str, Suite] = {
         Suite("nominal", "MuJoCo without randomisation, noise or delay", "mujoco", False),
         Suite("pybullet", "PyBullet, a physics engine training never saw", "pybullet", False),
         Suite("randomized", "MuJoCo with the task's own randomisation", "mujoco", True),
+        Suite(
+            "pybullet_randomized", "PyBullet with the task's own randomisation", "pybullet", True
+        ),
     )
 }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +17,9 @@ from real.frames import tilt
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
 from sim.engine import Engine, InitialState, WorldState
+from sim.engines import make_engine
 from sim.measure import passive_hinges
-from sim.mujoco_engine import MujocoEngine
-from sim.randomize import Randomizer, delay_max_s
+from sim.randomize import Randomizer
 from sim.sensors import Sensors
 from sim.task import EnvConfig, draw_start
 from training.progress import ProgressFn
@@ -79,7 +81,7 @@ class Worlds:
         self._randomizer: Randomizer | None = None
         self._sensors: Sensors | None = None
         if not suite.randomized:
-            self._engine: Engine = _engine(suite, robot, len(seeds))
+            self._engine: Engine = _engine(suite, robot, len(seeds), {})
             if passive_hinges(robot).size:
                 self._first = draw_start(OFF_BALANCE, robot, generators(seeds, "start"))
             return
@@ -88,9 +90,7 @@ class Worlds:
                 f"suite {suite.name!r} needs the task's own randomisation, which a bundle does not "
                 "carry; evaluate the run folder"
             )
-        delay = delay_max_s(config.randomize)
-        engine = MujocoEngine(robot, len(seeds), threads=_threads(len(seeds)), delay_max_s=delay)
-        self._engine = engine
+        engine = self._engine = _engine(suite, robot, len(seeds), config.randomize)
         self._randomizer = Randomizer(
             config.randomize,
             engine,
@@ -130,17 +130,14 @@ class Worlds:
         return truth.robot if self._sensors is None else self._sensors.sense(truth.robot)
 
 
-def _threads(num: int) -> int:
-    """Few worlds are stepped in less time than it takes to wake other threads on a busy machine."""
-    return 1 if num <= 64 else 0
-
-
-def _engine(suite: Suite, robot: RobotSpec, num: int) -> Engine:
-    if suite.engine == "mujoco":
-        return MujocoEngine(robot, num, threads=_threads(num))
-    from sim.pybullet_engine import PyBulletEngine  # an extra of its own
-
-    return PyBulletEngine(robot, num)
+def _engine(suite: Suite, robot: RobotSpec, num: int, randomize: Mapping[str, Any]) -> Engine:
+    # Few worlds are stepped in less time than it takes to wake other threads on a busy machine, or
+    # to start other processes.
+    few: int | None = 1 if suite.engine == "mujoco" else None
+    enough = 64 if suite.engine == "mujoco" else 4
+    return make_engine(
+        suite.engine, robot, num, threads=0 if num > enough else few, randomize=randomize
+    )
 
 
 def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajectory:
