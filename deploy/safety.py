@@ -9,25 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from deploy.checks import (
-    Check,
-    CommandBounds,
-    Fault,
-    StateBounds,
-    Violation,
-    command_faults,
-    name_each,
-    state_faults,
-)
-from real.config import Config
+from deploy.checks import Check, Fault, Violation, command_faults, name_each, state_faults
+from deploy.gyro_check import GyroCheck
+from deploy.safety_settings import SafetySettings, bounds_of
+from deploy.vitals import derated, vital_faults
 from real.contract import PolicyContract
-from real.joint_limits import FREE, JointLimits, LimitKind, LimitSettings
+from real.joint_limits import JointLimits, LimitKind
 from real.limits import LimitResult, limit_targets
 from real.signals import JointCommand, RobotState
 
@@ -35,8 +26,6 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Stamps = NDArray[np.int64]
 Rows = NDArray[np.intp] | Mask | None
-Positive = Annotated[float, Field(gt=0.0)]
-NotNegative = Annotated[float, Field(ge=0.0)]
 
 
 class Verdict(IntEnum):
@@ -52,50 +41,6 @@ class Verdict(IntEnum):
     """Not forwarded; the joints resist motion."""
 
 
-class SafetySettings(Config):
-    """What counts as a fault, and how the robot is started."""
-
-    limits: LimitSettings = LimitSettings()
-
-    state_periods: Positive = 3.0
-    """Oldest acceptable state [control periods]."""
-
-    command_periods: Positive = 3.0
-    """Oldest acceptable command, counted from the state it answers [control periods]."""
-
-    hold_ticks: Annotated[int, Field(ge=0)] = 3
-    """So many bad commands in a row are bridged by holding the last safe target."""
-
-    tilt_rad: Annotated[float, Field(gt=0.0, lt=3.1416)] | None = 1.0
-    """A floating base that tilts more has fallen [rad]; None: disabled, the robot may lie over."""
-
-    outside: NotNegative | None = 0.25
-    """A joint further outside its range than this is not believed [rad or m]; None: disabled.
-
-    Real stops give a little and calibration is off a little; a quarter radian is neither.
-    """
-
-    jump_factor: Positive | None = 2.0
-    """A joint that moves faster than this times its speed limit has jumped; None: disabled."""
-
-    jump_slack: NotNegative = 0.1
-    """Allowance on that, for noise and for stamps that are not exact [rad or m]."""
-
-    implausible: Positive = 10.0
-    """A target further outside the range than this is a defect and not clipped [rad or m]."""
-
-    ramp_s: NotNegative = 2.0
-    """Time in which the robot moves from the pose it is armed in to its default pose [s]."""
-
-    ramp_reach: Positive = 0.3
-    """A joint further than this from its default position at the ramp's end is a fault [rad or m].
-
-    It is blocked, without power, or not the joint it is taken for, and the policy must not find
-    out. Legs sag under the robot's weight, by the holding torque divided by kp; an A1 was at most
-    0.21 rad off in either simulator.
-    """
-
-
 @dataclass(frozen=True)
 class SafetyResult:
     """What leaves the filter for N robots, and why.
@@ -105,6 +50,8 @@ class SafetyResult:
             state; gains are the contract's, or those of damping.
         verdict: ``[N]`` :class:`Verdict` values.
         stop: ``[N]`` whether the robot must stop and stay stopped until it is armed again.
+        warned: whether some robot is in a soft zone, of which :attr:`violations` tells even where
+            commands pass.
     """
 
     command: JointCommand
@@ -113,6 +60,7 @@ class SafetyResult:
     _faults: tuple[Fault, ...]
     _limited: LimitResult
     _engaged: Mask
+    warned: bool = False
 
     @cached_property
     def violations(self) -> list[Violation]:
@@ -151,7 +99,7 @@ class SafetyFilter:
         self.num = num
         joints = contract.actuated
         self.limits = JointLimits.from_joints(joints, settings=self.settings.limits)
-        self._state_bounds, self._command_bounds = _bounds(contract, self.limits, self.settings)
+        self._state_bounds, self._command_bounds = bounds_of(contract, self.limits, self.settings)
         self._period_s = contract.control_dt_s
         self._hold = contract.safe_stop == "hold"
         self._damping_kd = contract.damping_kd
@@ -168,6 +116,8 @@ class SafetyFilter:
         for shared in (self._kp, self._kd, self._zero, self._everyone, self._nobody):
             shared.setflags(write=False)
         self._target: Array = np.full(shape, np.nan)  # sent last, NaN after a reset
+        self._speed: Array = np.zeros(shape)  # of that target, zero after a reset
+        self._gyro = _gyro_check(contract, num, settings=self.settings)
         self._q: Array = np.full(shape, np.nan)
         self._q_ns: Stamps = np.zeros(num, dtype=np.int64)
         self._now_ns: int | None = None
@@ -186,6 +136,10 @@ class SafetyFilter:
         self._target, self._q = self._target.copy(), self._q.copy()
         self._target[chosen] = np.nan
         self._q[chosen] = np.nan
+        self._speed = self._speed.copy()
+        self._speed[chosen] = 0.0
+        if self._gyro is not None:
+            self._gyro.reset(rows)
         self._waiting, self._command_ns = self._waiting.copy(), self._command_ns.copy()
         self._waiting[chosen] = True
         self._command_ns[chosen] = now_ns
@@ -197,7 +151,9 @@ class SafetyFilter:
     def check(self, now_ns: int, state: RobotState) -> list[Fault]:
         """What is wrong with a state on its own; arming is refused on any of it."""
         q = state.q[:, self.columns]
-        return state_faults(now_ns, state, q, bounds=self._state_bounds)
+        found = state_faults(now_ns, state, q, bounds=self._state_bounds)
+        found += vital_faults(state, self.settings.vitals, self.columns)
+        return [fault for fault in found if not fault.warns]
 
     def filter(
         self,
@@ -226,14 +182,17 @@ class SafetyFilter:
         q, dq = state.q[:, self.columns], state.dq[:, self.columns]
         seen = self._state_faults(now_ns, state, q)
         faults = seen + self._command_faults(now_ns, command, running)
-        stop, held, blind = ~engaged, self._nobody, self._nobody
-        for fault in seen:
-            blind = blind | fault.rows
+        stop, held, blind, warned = ~engaged, self._nobody, self._nobody, False
         for fault in faults:
-            if fault.stops:
+            if fault.warns:
+                warned = True
+            elif fault.stops:
                 stop = stop | fault.rows
             else:
                 held = held | fault.rows
+        for fault in seen:
+            if not fault.warns:
+                blind = blind | fault.rows
         self._bad_ticks = np.where(held, self._bad_ticks + 1, 0)
         stop = stop | (self._bad_ticks > self.settings.hold_ticks)
 
@@ -245,8 +204,15 @@ class SafetyFilter:
         keep = held | stop
         if keep.any():
             request = np.where(keep[:, None], previous, request)
+        dt_s = self._elapsed_s(now_ns)
         limited = limit_targets(
-            self.limits, request, q=q, dq=dq, previous=previous, dt_s=self._elapsed_s(now_ns)
+            derated(self.limits, state, self.settings.vitals, self.columns),
+            request,
+            q=q,
+            dq=dq,
+            previous=previous,
+            dt_s=dt_s,
+            velocity=self._speed,
         )
         target = limited.target
         if blind.any():
@@ -265,11 +231,14 @@ class SafetyFilter:
             _faults=tuple(faults),
             _limited=limited,
             _engaged=engaged,
+            warned=warned,
         )
         self._now_ns = now_ns
         # States may be views that the next measurement writes to.
         self._q, self._q_ns = q.copy(), state.stamp_ns.copy()
-        self._target = np.where((verdict == Verdict.DAMP)[:, None], np.nan, target)
+        damped = (verdict == Verdict.DAMP)[:, None]
+        self._target = np.where(damped, np.nan, target)
+        self._speed = np.where(damped, 0.0, (target - previous) / dt_s)
         return result
 
     def _elapsed_s(self, now_ns: int) -> float:
@@ -282,7 +251,12 @@ class SafetyFilter:
 
     def _state_faults(self, now_ns: int, state: RobotState, q: Array) -> list[Fault]:
         bounds = self._state_bounds
-        return state_faults(now_ns, state, q, bounds=bounds, last_q=self._q, last_ns=self._q_ns)
+        found = state_faults(now_ns, state, q, bounds=bounds, last_q=self._q, last_ns=self._q_ns)
+        found += vital_faults(state, self.settings.vitals, self.columns)
+        if self._gyro is not None:
+            fault = self._gyro.update(state, state.stamp_ns - self._q_ns)
+            found += [] if fault is None else [fault]
+        return found
 
     def _command_faults(
         self, now_ns: int, command: JointCommand | None, running: Mask
@@ -319,31 +293,11 @@ class SafetyFilter:
         return JointCommand(stamp_ns.copy(), target, zero, zero, kp, kd)
 
 
-def _bounds(
-    contract: PolicyContract, limits: JointLimits, settings: SafetySettings
-) -> tuple[StateBounds, CommandBounds]:
-    period = contract.control_dt_s
-    falls = contract.base == "floating" and settings.tilt_rad is not None
-    # No speed limit, no notion of a jump; written into the slack, since infinity times no time
-    # at all would be NaN.
-    blind = limits.dq_max >= FREE
-    if settings.jump_factor is None:
-        blind = np.ones_like(blind)
-    speed = np.where(blind, 0.0, limits.dq_max)
-    outside = np.inf if settings.outside is None else settings.outside
-    state = StateBounds(
-        state_age_ns=round(settings.state_periods * period * 1e9),
-        ahead_ns=round(period * 1e9),
-        min_upright=float(np.cos(settings.tilt_rad or 0.0)) if falls else None,
-        q_min=limits.q_min - outside,
-        q_max=limits.q_max + outside,
-        jump_rate=(settings.jump_factor or 0.0) * speed,
-        jump_slack=np.where(blind, np.inf, settings.jump_slack),
-    )
-    command = CommandBounds(
-        command_age_ns=round(settings.command_periods * period * 1e9),
-        ahead_ns=round(period * 1e9),
-        low=limits.q_min - settings.implausible,
-        high=limits.q_max + settings.implausible,
-    )
-    return state, command
+def _gyro_check(
+    contract: PolicyContract, num: int, *, settings: SafetySettings
+) -> GyroCheck | None:
+    """None where it is disabled, or the base stands still and needs no IMU."""
+    if settings.gyro_slack is None or contract.base != "floating":
+        return None
+    gap_ns = round(2.5 * contract.control_dt_s * 1e9)
+    return GyroCheck(num, share=settings.gyro_share, slack=settings.gyro_slack, gap_ns=gap_ns)

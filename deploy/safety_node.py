@@ -210,7 +210,7 @@ class SafetyNode(FerryNode):
         self._tick_time.add(time.perf_counter() - start)
         verdict = Verdict(int(tick.verdict[0]))
         self._verdicts[verdict.name] += 1
-        if verdict is not Verdict.PASS:
+        if verdict is not Verdict.PASS or tick.warned:
             for violation in tick.violations:
                 self._violations[f"{violation.kind} {violation.joint or ''}".strip()] += 1
         if Mode(int(tick.mode[0])) is not self._mode:
