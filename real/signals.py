@@ -8,6 +8,7 @@ of the signal uses (monotonic, or simulated time).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +68,7 @@ class RobotState:
             acc_b=acc,
         )
 
-    def reported(self) -> dict[str, Array]:
+    def reported(self) -> dict[str, Any]:
         """The signals by name, without those that nobody reports."""
         return {name: value for name, value in vars(self).items() if value is not None}
 

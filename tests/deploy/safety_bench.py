@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from deploy.safety import SafetyFilter, SafetySettings
+from deploy.safety import SafetyFilter, SafetyResult, SafetySettings, Verdict
 from real.contract import PolicyContract
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec, load_robot
@@ -68,3 +68,34 @@ class Bench:
         self.now += advance
         command = None if q_des is None else self.command(q_des)
         return self.filter.filter(self.now, self.state(), command, **options)
+
+
+def assert_safe(bench: Bench, result: SafetyResult, *, before) -> None:
+    """Whatever went in: finite, inside the range or moving inwards, within torque, rate as told.
+
+    Args:
+        bench: as it was when the filter was asked.
+        result: what came out.
+        before: ``[N, A]`` targets sent last; a robot that stops where it is keeps them.
+    """
+    command, limits, state = result.command, bench.filter.limits, bench.state()
+    for field in ("q_des", "dq_des", "tau_ff", "kp", "kd"):
+        assert np.isfinite(getattr(command, field)).all()
+    assert not command.dq_des.any()
+    assert not command.tau_ff.any()
+    damped = result.verdict == Verdict.DAMP
+    assert (command.kp[damped] == 0.0).all()
+    assert (command.kd[damped] == CONTRACT.damping_kd).all()
+    assert (command.kp[~damped] == limits.kp).all()
+    kept = (command.q_des == before).all(axis=1) & result.stop
+    active = ~damped & ~kept
+    out, q, dq = command.q_des[active], state.q[active], state.dq[active]
+    low, high = np.minimum(limits.q_min, q), np.maximum(limits.q_max, q)
+    assert ((out >= low - 1e-9) & (out <= high + 1e-9)).all()
+    torque = limits.kp * (out - q) - limits.kd * dq
+    slack = 1e-6 * (1.0 + np.abs(limits.kd * dq))
+    at_end = (out <= low + 1e-9) | (out >= high - 1e-9)
+    brakes = torque * np.sign(dq) <= slack
+    assert ((np.abs(torque) <= limits.tau_max + slack) | (at_end & brakes)).all()
+    fast = np.abs(dq) >= limits.dq_max
+    assert (~fast | brakes | at_end).all()

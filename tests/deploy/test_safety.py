@@ -5,8 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploy.checks import Check, Violation
 from deploy.safety import SafetyFilter, SafetySettings, Verdict
@@ -476,74 +474,3 @@ def test_passive_joints_are_left_out_by_name():
     result = safe.filter(NOW, state, command)
     assert verdicts(result) == [Verdict.PASS] * 2
     assert np.array_equal(result.command.kp[0], ROBOT.actuated_array("kp")[keep])
-
-
-LIMITS = SafetyFilter(CONTRACT, 1).limits
-
-
-def assert_safe(result, state: RobotState, before: np.ndarray) -> None:
-    """Whatever went in: finite, inside the range or moving inwards, within torque.
-
-    A robot that stops in place keeps what was ``before`` its target, if the state is at fault.
-    """
-    command = result.command
-    for field in ("q_des", "dq_des", "tau_ff", "kp", "kd"):
-        assert np.isfinite(getattr(command, field)).all()
-    assert not command.dq_des.any()
-    assert not command.tau_ff.any()
-    damped = result.verdict == Verdict.DAMP
-    assert (command.kp[damped] == 0.0).all()
-    assert (command.kd[damped] == CONTRACT.damping_kd).all()
-    assert (command.kp[~damped] == LIMITS.kp).all()
-    kept = (command.q_des == before).all(axis=1) & result.stop
-    active = ~damped & ~kept
-    out, q, dq = command.q_des[active], state.q[active], state.dq[active]
-    low, high = np.minimum(LIMITS.q_min, q), np.maximum(LIMITS.q_max, q)
-    assert ((out >= low - 1e-9) & (out <= high + 1e-9)).all()
-    torque = LIMITS.kp * (out - q) - LIMITS.kd * dq
-    slack = 1e-6 * (1.0 + np.abs(LIMITS.kd * dq))
-    at_end = (out <= low + 1e-9) | (out >= high - 1e-9)
-    brakes = torque * np.sign(dq) <= slack
-    assert ((np.abs(torque) <= LIMITS.tau_max + slack) | (at_end & brakes)).all()
-    for violation in result.violations:
-        assert str(violation)
-
-
-def test_nothing_outside_the_limits_leaves_for_random_states_and_commands():
-    rng = np.random.default_rng(12)
-    num, bench = 500, Bench(500)
-    for _ in range(20):  # 120 000 joint commands
-        big = 10.0 ** rng.uniform(-2.0, 3.0, (num, 1))
-        bench.q = POSE + rng.normal(0.0, 0.3, (num, 12)) * rng.choice([0.1, 1.0], (num, 1))
-        bench.dq = rng.normal(0.0, 1.0, (num, 12)) * big
-        bench.quat = from_rpy(rng.normal(0.0, 0.4, (num, 3)))
-        q_des = POSE + rng.normal(0.0, 1.0, (num, 12)) * big
-        for array, share in ((q_des, 0.01), (bench.q, 0.002), (bench.dq, 0.002)):
-            array[rng.random(array.shape) < share] = rng.choice([math.nan, math.inf, -math.inf])
-        bench.command_age = int(rng.integers(-DT, 4 * DT))
-        result = bench.send(q_des, advance=int(rng.integers(0, 3 * DT)))
-        assert_safe(result, bench.state(), np.full((num, 12), math.nan))
-    assert set(verdicts(result)) >= {Verdict.CLAMPED, Verdict.DAMP}
-
-
-anything = st.floats(allow_nan=True, allow_infinity=True, width=64)
-
-
-@settings(max_examples=500)
-@given(
-    q_des=st.lists(anything, min_size=12, max_size=12),
-    q=st.lists(st.floats(-4.0, 4.5) | anything, min_size=12, max_size=12),
-    dq=st.lists(st.floats(-50.0, 50.0) | anything, min_size=12, max_size=12),
-    ages=st.tuples(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12)),
-    advance=st.integers(-(10**10), 10**10),
-    hold=st.booleans(),
-)
-def test_nothing_outside_the_limits_leaves_for_awkward_numbers(q_des, q, dq, ages, advance, hold):
-    bench = Bench(contract=holding() if hold else CONTRACT)
-    bench.send(POSE)
-    bench.state_age, bench.command_age = ages
-    bench.q[0], bench.dq[0] = q, dq
-    before = POSE[None]
-    with np.errstate(all="raise", under="ignore"):
-        result = bench.send(np.array(q_des), advance=advance)
-    assert_safe(result, bench.state(), before)

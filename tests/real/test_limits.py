@@ -396,9 +396,10 @@ def test_permuted_joints_give_permuted_targets():
         assert np.array_equal(plain.clipped(kind).mask[:, order], other.clipped(kind).mask)
 
 
-def check_laws(lim: JointLimits, *, q_des, q, dq, previous, dt):
+def check_laws(lim: JointLimits, *, q_des, q, dq, previous, velocity, dt):
     """Nothing outside the limits ever leaves, whatever goes in."""
-    result = limit_targets(lim, q_des, q=q, dq=dq, previous=previous, dt_s=dt)
+    state = {"q": q, "dq": dq, "previous": previous, "velocity": velocity}
+    result = limit_targets(lim, q_des, **state, dt_s=dt)
     out = result.target
     sound = np.isfinite(q_des) & np.isfinite(q) & np.isfinite(dq)
     assert np.isfinite(out).all()
@@ -429,6 +430,14 @@ def check_laws(lim: JointLimits, *, q_des, q, dq, previous, dt):
     )
     assert (step | torque_bound | at_end)[sound].all()
 
+    # No faster than before by more than the acceleration allows, with the same exceptions.
+    grown = np.abs(out - previous) <= (np.abs(velocity) + lim.accel * dt) * dt + 1e-9
+    turned = (out - previous) * velocity >= -1e-9
+    turned |= (
+        np.abs(out - previous) <= np.maximum(lim.accel * dt - np.abs(velocity), 0.0) * dt + 1e-9
+    )
+    assert ((grown & turned) | torque_bound | at_end)[sound].all()
+
     # What was asked is given wherever no limit is named.
     named = np.zeros(out.shape, dtype=bool)
     for kind in LimitKind:
@@ -436,40 +445,55 @@ def check_laws(lim: JointLimits, *, q_des, q, dq, previous, dt):
     assert np.array_equal(out[sound & ~named], q_des[sound & ~named])
 
 
-def test_nothing_outside_the_limits_leaves_for_a_hundred_thousand_random_cases():
-    rng = np.random.default_rng(11)
-    joints = distinct_joints(rng, 10)
-    lim = JointLimits.from_joints(joints)
-    shape = (10_000, 10)
+def check_random(rng: np.random.Generator, *, rows: int, joints: int) -> None:
+    """Random states, commands, limits and time steps for rows x joints cases."""
+    off = {kind: (f"j{i}",) for i, kind in enumerate(LimitKind)}
+    lim = JointLimits.from_joints(
+        distinct_joints(rng, joints), settings=LimitSettings(disabled=off, stop_s=0.1)
+    )
+    shape = (rows, joints)
     scale = 10.0 ** rng.uniform(-2.0, 4.0, shape)
     q = rng.normal(0.0, 2.0, shape)
     q_des, dq = rng.normal(0.0, 1.0, (2, *shape)) * scale
     previous = np.clip(rng.normal(0.0, 2.0, shape), lim.q_min, lim.q_max)
+    velocity = rng.normal(0.0, 20.0, shape) * rng.choice([0.0, 1.0], shape)
     q_des[rng.random(shape) < 0.02] = np.nan
     q_des[rng.random(shape) < 0.02] = np.inf
     q[rng.random(shape) < 0.01] = np.nan
-    check_laws(lim, q_des=q_des, q=q, dq=dq, previous=previous, dt=0.02)
+    state = {"q": q, "dq": dq, "previous": previous, "velocity": velocity}
+    check_laws(lim, q_des=q_des, **state, dt=10.0 ** rng.uniform(-4.0, -0.5, (rows, 1)))
+
+
+def test_nothing_outside_the_limits_leaves_for_fifty_thousand_random_cases():
+    check_random(np.random.default_rng(11), rows=5_000, joints=10)
+
+
+@pytest.mark.slow
+def test_nothing_outside_the_limits_leaves_for_a_million_random_cases():
+    for seed in range(10):
+        check_random(np.random.default_rng(seed), rows=1_000, joints=100)
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
 finite = st.floats(-100.0, 100.0)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(
     q_des=numbers,
     q=st.floats(-5.0, 5.0),
     dq=finite,
     previous=st.floats(-1.0, 1.0),
+    velocity=finite,
     dt=st.floats(1e-4, 0.5),
     tau_max=st.floats(0.0, 100.0),
     dq_max=st.just(0.0) | st.floats(0.01, 50.0),
 )
 def test_nothing_outside_the_limits_leaves_for_awkward_numbers(
-    q_des, q, dq, previous, dt, tau_max, dq_max
+    q_des, q, dq, previous, velocity, dt, tau_max, dq_max
 ):
     lim = JointLimits.from_joints([joint(tau_max=tau_max, dq_max=dq_max)])
-    values = {"q_des": q_des, "q": q, "dq": dq, "previous": previous}
+    values = {"q_des": q_des, "q": q, "dq": dq, "previous": previous, "velocity": velocity}
     check_laws(lim, **{k: np.array([[v]]) for k, v in values.items()}, dt=dt)
 
 
