@@ -14,6 +14,7 @@ from pathlib import Path
 from deploy.agreement import require_imu
 from deploy.bundle import Bundle, read_bundle
 from deploy.graph import SIMULATORS, RobotChoice
+from deploy.signing import configured_keys
 from real.contract import RobotContract
 from real.errors import FerryError, nearest
 from real.spec import load_robot
@@ -52,6 +53,7 @@ def preflight(
     *,
     robot_name: str | None = None,
     record: Path | None = None,
+    trusted_keys: Path | None = None,
 ) -> Cleared:
     """Check everything that can be checked without starting a node.
 
@@ -60,12 +62,13 @@ def preflight(
         choice: the robot's plug-in.
         robot_name: robot file; the one that the bundle names if None.
         record: file to record to.
+        trusted_keys: folder of keys; see :func:`deploy.signing.configured_keys`.
 
     Raises:
         FerryError: the first thing that is wrong.
     """
     require_ros()
-    policy = read_bundle(bundle)
+    policy = read_bundle(bundle, trusted=configured_keys(trusted_keys))
     spec = load_robot(robot_name or policy.contract.robot, read_limits=False)
     robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)

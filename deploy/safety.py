@@ -182,17 +182,8 @@ class SafetyFilter:
         q, dq = state.q[:, self.columns], state.dq[:, self.columns]
         seen = self._state_faults(now_ns, state, q)
         faults = seen + self._command_faults(now_ns, command, running)
-        stop, held, blind, warned = ~engaged, self._nobody, self._nobody, False
-        for fault in faults:
-            if fault.warns:
-                warned = True
-            elif fault.stops:
-                stop = stop | fault.rows
-            else:
-                held = held | fault.rows
-        for fault in seen:
-            if not fault.warns:
-                blind = blind | fault.rows
+        stop, held, blind, warned = self._sort(seen, faults)
+        stop = stop | ~engaged
         self._bad_ticks = np.where(held, self._bad_ticks + 1, 0)
         stop = stop | (self._bad_ticks > self.settings.hold_ticks)
 
@@ -240,6 +231,21 @@ class SafetyFilter:
         self._target = np.where(damped, np.nan, target)
         self._speed = np.where(damped, 0.0, (target - previous) / dt_s)
         return result
+
+    def _sort(self, seen: list[Fault], faults: list[Fault]) -> tuple[Mask, Mask, Mask, bool]:
+        """``[N]`` who stops, who holds, whose measurement is wrong; and whether some only warn."""
+        stop, held, blind, warned = self._nobody, self._nobody, self._nobody, False
+        for fault in faults:
+            if fault.warns:
+                warned = True
+            elif fault.stops:
+                stop = stop | fault.rows
+            else:
+                held = held | fault.rows
+        for fault in seen:
+            if not fault.warns:
+                blind = blind | fault.rows
+        return stop, held, blind, warned
 
     def _elapsed_s(self, now_ns: int) -> float:
         """Time that the target may move in [s]: of one tick, and after a pause of two at most."""

@@ -285,7 +285,16 @@ class PolicyContract:
         extra = [n for n in robot.joints if n not in self.joint_names]
         out.extend(f"joint {n!r}: the robot does not report it" for n in missing)
         out.extend(f"joint {n!r}: the policy does not know it" for n in extra)
-        gains = {n: (p, d) for n, p, d in zip(robot.actuated, robot.kp, robot.kd, strict=True)}
+        for what, names in (("joint", robot.joints), ("motor of joint", robot.actuated)):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            out.extend(f"{what} {n!r}: the robot reports it twice" for n in twice)
+        if not len(robot.kp) == len(robot.kd) == len(robot.actuated):
+            out.append(
+                f"gains: {len(robot.kp)} kp, {len(robot.kd)} kd, {len(robot.actuated)} motors"
+            )
+        passive = [j.name for j in self.joints if not j.actuated and j.name in robot.actuated]
+        out.extend(f"joint {n!r}: passive in the policy, actuated on the robot" for n in passive)
+        gains = {n: (p, d) for n, p, d in zip(robot.actuated, robot.kp, robot.kd, strict=False)}
         for joint in self.actuated:
             if joint.name in gains:
                 check(f"joint {joint.name!r} kp", joint.kp, gains[joint.name][0])
