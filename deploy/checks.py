@@ -167,10 +167,9 @@ def finite_state(state: RobotState) -> Mask:
 
     A sum is not finite as soon as one of its terms is not, and needs one pass.
     """
+    parts = (state.q, state.dq, state.tau, state.quat_wb, state.gyro_b, state.acc_b)
     with np.errstate(over="ignore", invalid="ignore"):
-        total = state.q.sum(axis=1) + state.dq.sum(axis=1)
-        total += state.quat_wb.sum(axis=1) + state.gyro_b.sum(axis=1)
-        total += state.tau.sum(axis=1) + state.acc_b.sum(axis=1)
+        total = np.add.reduce(np.concatenate(parts, axis=1), axis=1)
     return np.isfinite(total)
 
 
@@ -225,18 +224,17 @@ def state_faults(
         bound = np.where(below, bounds.q_min, bounds.q_max)
         found.append(Fault(Check.OUTSIDE, _any_joint(outside), True, lambda: (outside, q, bound)))
     if last_q is not None and last_ns is not None:
-        # What lies far back is stale as well; this is the small step that is not.
-        back = (state.stamp_ns < last_ns) & ~np.isnan(last_q[:, 0])
-        if back.any():
-            behind, zero = _seconds(state.stamp_ns - last_ns), np.zeros(1)
-            found.append(Fault(Check.CLOCK, back, False, lambda: (back, behind, zero)))
+        elapsed = state.stamp_ns - last_ns
+        if (elapsed < 0).any():
+            # What lies far back is stale as well; this is the small step that is not.
+            back, zero = (elapsed < 0) & ~np.isnan(last_q[:, 0]), np.zeros(1)
+            found.append(Fault(Check.CLOCK, back, False, lambda: (back, elapsed * 1e-9, zero)))
         with np.errstate(invalid="ignore"):  # infinity less infinity
             moved = np.abs(q - last_q)
-        elapsed = _seconds(np.maximum(state.stamp_ns - last_ns, 0))[:, None]
-        allowed = bounds.jump_rate * elapsed + bounds.jump_slack
+        allowed = bounds.jump_rate * (np.maximum(elapsed, 0) * 1e-9)[:, None] + bounds.jump_slack
         # False where either is NaN: the first state, or one that is reported as not finite.
-        jumped = (moved > allowed) & (moved < np.inf)
-        if jumped.any():
+        if (moved > allowed).any():
+            jumped = (moved > allowed) & (moved < np.inf)
             rows = _any_joint(jumped)
             found.append(Fault(Check.JUMP, rows, True, lambda: (jumped, moved, allowed)))
     return found
@@ -244,6 +242,8 @@ def state_faults(
 
 def _tilt_faults(cosine: Array, finite: Mask, bounds: StateBounds, least: float) -> list[Fault]:
     found: list[Fault] = []
+    if (cosine >= max(least, bounds.soft_upright or least)).all():
+        return found
     fallen = ~(cosine >= least) & finite
     leaning = np.zeros_like(fallen)
     if bounds.soft_upright is not None:

@@ -7,6 +7,8 @@ orientation shows.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,9 +24,9 @@ Rows = NDArray[np.intp] | Mask | None
 #: gyroscope counts as a turn by b times this and no more.
 MEMORY_S = 2.0
 
-#: Vector part of conj(p) q as a matrix on q = (w, x, y, z), whose entries are those of p.
-_ENTRY = np.array([[1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]])
-_SIGN: Array = np.array([[-1.0, 1, 1, -1], [-1, -1, 1, 1], [-1, 1, -1, 1]])
+#: conj(p) q as a matrix on q = (w, x, y, z), whose entries are those of p.
+_ENTRY = np.array([[0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0]])
+_SIGN: Array = np.array([[1.0, 1, 1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1], [-1, 1, -1, 1]])
 
 
 class GyroCheck:
@@ -65,30 +67,36 @@ class GyroCheck:
         Returns:
             Robots whose gyroscope and orientation differ, or None.
         """
-        dt = np.maximum(elapsed_ns, 0)[:, None] * 1e-9
+        dt = (np.maximum(elapsed_ns, 0) * 1e-9)[:, None]
         with np.errstate(invalid="ignore", over="ignore"):
             turned = self._integrate(state, dt)
-            square = (turned * turned).sum(axis=2)
             apart = turned[:, 0] - turned[:, 1]
-            differ = np.sqrt((apart * apart).sum(axis=1))
-            allowed = self._share * np.sqrt(np.maximum(square[:, 0], square[:, 1])) + self._slack
-        # NaN is the first state or another fault, a gap the first state after it.
-        unsure = ~(allowed < np.inf) | (elapsed_ns > self._gap_ns)
-        if unsure.any():
-            turned[unsure] = 0.0
         self._turned = turned
         self._quat, self._gyro = state.quat_wb.copy(), state.gyro_b.copy()
+        # No component this far apart: no robot can be beyond the slack, and none is NaN.
+        near = np.abs(apart) < self._slack / math.sqrt(3.0)
+        if near.all() and (elapsed_ns <= self._gap_ns).all():
+            return None
+        return self._compare(turned, apart, elapsed_ns > self._gap_ns)
+
+    def _compare(self, turned: Array, apart: Array, late: Mask) -> Fault | None:
+        with np.errstate(invalid="ignore", over="ignore"):
+            largest = np.sqrt((turned * turned).sum(axis=2).max(axis=1))
+            differ = np.sqrt((apart * apart).sum(axis=1))
+        # NaN is the first state or another fault; a state after a gap shows what nobody followed.
+        unsure = ~(largest < np.inf) | late
+        self._turned = np.where(unsure[:, None, None], 0.0, turned)
+        allowed = self._share * largest + self._slack
         bad = (differ > allowed) & ~unsure
         if not bad.any():
             return None
         return Fault(Check.GYRO, bad, True, lambda: (bad, differ, allowed))
 
     def _integrate(self, state: RobotState, dt: Array) -> Array:
-        w = (self._quat * state.quat_wb).sum(axis=1, keepdims=True)
+        change = ((self._quat[:, _ENTRY] * _SIGN) @ state.quat_wb[:, :, None])[:, :, 0]
+        both = self._turned * np.maximum(1.0 - dt / MEMORY_S, 0.0)[:, :, None]
         # Twice the vector part is the turn, to 1 % up to 0.5 rad; q and -q are one orientation.
-        change = (self._quat[:, _ENTRY] * _SIGN) @ state.quat_wb[:, :, None]
-        both = self._turned * (1.0 - np.minimum(dt, MEMORY_S) / MEMORY_S)[:, :, None]
-        both[:, 0] += change[:, :, 0] * np.where(w < 0.0, -2.0, 2.0)
+        both[:, 0] += change[:, 1:] * np.where(change[:, :1] < 0.0, -2.0, 2.0)
         # The mean of both ends: a gyroscope samples, an orientation has been through all of it.
         both[:, 1] += (self._gyro + state.gyro_b) * (0.5 * dt)
         return both

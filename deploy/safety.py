@@ -77,6 +77,17 @@ class SafetyResult:
         return found
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """``[N]`` who stops, who holds, whose measurement is wrong; ``calm``: all go on as told."""
+
+    stop: Mask
+    held: Mask
+    blind: Mask
+    warned: bool
+    calm: bool
+
+
 class SafetyFilter:
     """Checks and limits the commands of N robots. The clock is the caller's.
 
@@ -112,10 +123,13 @@ class SafetyFilter:
         self._kp, self._kd = np.tile(self.limits.kp, (num, 1)), np.tile(self.limits.kd, (num, 1))
         self._zero: Array = np.zeros(shape)
         self._everyone, self._nobody = np.ones(num, dtype=bool), np.zeros(num, dtype=bool)
+        self._passed: NDArray[np.int8] = np.full(num, Verdict.PASS, dtype=np.int8)
         # Handed out with every command or compared with, and never to be written to.
-        for shared in (self._kp, self._kd, self._zero, self._everyone, self._nobody):
-            shared.setflags(write=False)
+        shared = (self._kp, self._kd, self._zero, self._everyone, self._nobody, self._passed)
+        for array in shared:
+            array.setflags(write=False)
         self._target: Array = np.full(shape, np.nan)  # sent last, NaN after a reset
+        self._known = False  # whether all of it is a number
         self._speed: Array = np.zeros(shape)  # of that target, zero after a reset
         self._gyro = _gyro_check(contract, num, settings=self.settings)
         self._q: Array = np.full(shape, np.nan)
@@ -124,6 +138,7 @@ class SafetyFilter:
         self._command_ns: Stamps = np.zeros(num, dtype=np.int64)
         self._waiting: Mask = np.ones(num, dtype=bool)  # no command since the last reset
         self._bad_ticks: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self._holding = False  # whether some of them may be above zero
 
     def reset(self, rows: Rows = None, *, now_ns: int = 0) -> None:
         """Forget previous targets and measurements of ``rows`` (ids or mask; None for all).
@@ -136,6 +151,7 @@ class SafetyFilter:
         self._target, self._q = self._target.copy(), self._q.copy()
         self._target[chosen] = np.nan
         self._q[chosen] = np.nan
+        self._known = False
         self._speed = self._speed.copy()
         self._speed[chosen] = 0.0
         if self._gyro is not None:
@@ -182,19 +198,15 @@ class SafetyFilter:
         q, dq = state.q[:, self.columns], state.dq[:, self.columns]
         seen = self._state_faults(now_ns, state, q)
         faults = seen + self._command_faults(now_ns, command, running)
-        stop, held, blind, warned = self._sort(seen, faults)
-        stop = stop | ~engaged
-        self._bad_ticks = np.where(held, self._bad_ticks + 1, 0)
-        stop = stop | (self._bad_ticks > self.settings.hold_ticks)
-
-        known = ~np.isnan(self._target)
-        previous = np.where(known, self._target, q)
+        rows = self._sort(seen, faults, engaged)
+        previous = (
+            self._target if self._known else np.where(np.isnan(self._target), q, self._target)
+        )
         request = previous if command is None else command.q_des
         if ramp is not None:
             request = np.where(running[:, None], request, ramp)
-        keep = held | stop
-        if keep.any():
-            request = np.where(keep[:, None], previous, request)
+        if not rows.calm:
+            request = np.where((rows.held | rows.stop)[:, None], previous, request)
         dt_s = self._elapsed_s(now_ns)
         limited = limit_targets(
             derated(self.limits, state, self.settings.vitals, self.columns),
@@ -206,35 +218,51 @@ class SafetyFilter:
             velocity=self._speed,
         )
         target = limited.target
-        if blind.any():
-            # What a wrong measurement says must not move a target. A pose that was never
-            # measured cannot be held either: its robot damps.
-            last = np.where(known.all(axis=1, keepdims=True), self._target, np.nan)
-            target = np.where(blind[:, None], last, target)
+        if not rows.calm and rows.blind.any():
+            target = self._unmoved(target, rows.blind)
         stamp = state.stamp_ns if command is None else command.stamp_ns
-        if command is not None and not running.all():
+        if command is not None and running is not self._everyone:
             stamp = np.where(running, stamp, state.stamp_ns)
-        verdict = self._verdict(limited, target, stop=stop, held=held)
+        verdict = self._verdict(limited, target, rows)
         result = SafetyResult(
             command=self._command(stamp, target, verdict),
             verdict=verdict,
-            stop=stop,
+            stop=rows.stop,
             _faults=tuple(faults),
             _limited=limited,
             _engaged=engaged,
-            warned=warned,
+            warned=rows.warned,
         )
+        self._remember(now_ns, state, q)
+        self._target, self._speed = target, (target - previous) / dt_s
+        self._known = rows.calm or not (verdict == Verdict.DAMP).any()
+        if not self._known:
+            damped = (verdict == Verdict.DAMP)[:, None]
+            self._target = np.where(damped, np.nan, target)
+            self._speed = np.where(damped, 0.0, self._speed)
+        return result
+
+    def _unmoved(self, target: Array, blind: Mask) -> Array:
+        """What a wrong measurement says must not move a target.
+
+        A pose that was never measured cannot be held either: NaN, and its robot damps.
+        """
+        known = ~np.isnan(self._target).any(axis=1, keepdims=True)
+        return np.where(blind[:, None], np.where(known, self._target, np.nan), target)
+
+    def _remember(self, now_ns: int, state: RobotState, q: Array) -> None:
         self._now_ns = now_ns
         # States may be views that the next measurement writes to.
         self._q, self._q_ns = q.copy(), state.stamp_ns.copy()
-        damped = (verdict == Verdict.DAMP)[:, None]
-        self._target = np.where(damped, np.nan, target)
-        self._speed = np.where(damped, 0.0, (target - previous) / dt_s)
-        return result
 
-    def _sort(self, seen: list[Fault], faults: list[Fault]) -> tuple[Mask, Mask, Mask, bool]:
-        """``[N]`` who stops, who holds, whose measurement is wrong; and whether some only warn."""
-        stop, held, blind, warned = self._nobody, self._nobody, self._nobody, False
+    def _sort(self, seen: list[Fault], faults: list[Fault], engaged: Mask) -> _Rows:
+        """Whom these faults concern, and how; counts how long robots have been holding."""
+        if not faults and engaged is self._everyone:
+            if self._holding:
+                self._bad_ticks, self._holding = np.zeros_like(self._bad_ticks), False
+            nobody = self._nobody
+            return _Rows(nobody, nobody, nobody, warned=False, calm=True)
+        stop, held, blind, warned = ~engaged, self._nobody, self._nobody, False
         for fault in faults:
             if fault.warns:
                 warned = True
@@ -245,7 +273,9 @@ class SafetyFilter:
         for fault in seen:
             if not fault.warns:
                 blind = blind | fault.rows
-        return stop, held, blind, warned
+        self._bad_ticks, self._holding = np.where(held, self._bad_ticks + 1, 0), True
+        stop = stop | (self._bad_ticks > self.settings.hold_ticks)
+        return _Rows(stop, held, blind, warned=warned, calm=False)
 
     def _elapsed_s(self, now_ns: int) -> float:
         """Time that the target may move in [s]: of one tick, and after a pause of two at most."""
@@ -280,20 +310,21 @@ class SafetyFilter:
             faults.append(Fault(Check.CLOCK, rows, False, lambda: (rows, step, np.zeros(1))))
         return faults
 
-    def _verdict(
-        self, limited: LimitResult, target: Array, *, stop: Mask, held: Mask
-    ) -> NDArray[np.int8]:
+    def _verdict(self, limited: LimitResult, target: Array, rows: _Rows) -> NDArray[np.int8]:
+        if rows.calm and not limited.stages:
+            return self._passed
         verdict = np.where(limited.changed.any(axis=1), Verdict.CLAMPED, Verdict.PASS)
-        if held.any() or stop.any():
-            unknown = ~np.isfinite(target).all(axis=1)
-            damp = (stop & (not self._hold)) | unknown
-            verdict = np.where(damp, Verdict.DAMP, np.where(held | stop, Verdict.HOLD, verdict))
+        if not rows.calm:
+            unknown = ~np.isfinite(target).all(axis=1) & (rows.held | rows.stop)
+            damp = (rows.stop & (not self._hold)) | unknown
+            held = np.where(rows.held | rows.stop, Verdict.HOLD, verdict)
+            verdict = np.where(damp, Verdict.DAMP, held)
         return verdict.astype(np.int8)
 
     def _command(self, stamp_ns: Stamps, target: Array, verdict: NDArray[np.int8]) -> JointCommand:
         zero, kp, kd = self._zero, self._kp, self._kd
-        damp = (verdict == Verdict.DAMP)[:, None]
-        if damp.any():
+        if verdict is not self._passed and (verdict == Verdict.DAMP).any():
+            damp = (verdict == Verdict.DAMP)[:, None]
             target, kp = np.where(damp, 0.0, target), np.where(damp, 0.0, kp)
             kd = np.where(damp, self._damping_kd, kd)
         return JointCommand(stamp_ns.copy(), target, zero, zero, kp, kd)

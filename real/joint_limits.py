@@ -31,7 +31,7 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 #: Signs of the two directions, over robots and joints.
-_BOTH: Array = np.array([1.0, -1.0])[:, None, None]
+BOTH: Array = np.array([1.0, -1.0])[:, None, None]
 
 #: Stands for "no limit". Finite, so that a zero share of it is zero and not NaN.
 FREE = 1e30
@@ -185,6 +185,11 @@ class JointLimits:
         """``[2, 1, A]`` highest targets, and the lowest ones negated."""
         return np.stack([self.q_high, -self.q_low])[:, None]
 
+    @cached_property
+    def _other_ends(self) -> Array:
+        """``[2, 1, A]`` the same, of the other end each: the interval is never empty."""
+        return -self._ends[::-1]
+
     def room(
         self, *, q: Array, dq: Array, previous: Array, velocity: Array | None, dt_s: float
     ) -> Array:
@@ -194,13 +199,13 @@ class JointLimits:
         :mod:`real.limits` take, which is what one robot's tick spends its time on. Empty (the sum
         of both below zero) where limits contradict each other.
         """
-        sign = _BOTH
+        sign = BOTH
         speed = sign * dq
         # In units of the limits: how much of the driving torque is left at this speed.
         left = np.minimum(np.maximum((self.dq_max - speed) * self.fade, 0.0), 1.0)
         out = sign * (q + self.lead * dq) + self.reach * left
         towards = np.maximum(speed, 0.0)
-        soft = np.maximum(self._ends - self.brake * towards * towards, -self._ends[::-1])
+        soft = np.maximum(self._ends - self.brake * towards * towards, self._other_ends)
         step = self.rate * dt_s
         if velocity is not None:
             gain = np.maximum((sign * velocity + self.accel * dt_s) * dt_s, 0.0)

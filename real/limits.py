@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from real.joint_limits import JointLimits, LimitKind
+from real.joint_limits import BOTH, JointLimits, LimitKind
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -213,7 +213,7 @@ def limit_targets(
         # One robot, on hardware: most commands are within all limits, and one look says so.
         with np.errstate(all="ignore"):
             room = limits.room(q=q, dq=dq, previous=previous, velocity=velocity, dt_s=dt_s)
-            if (q_des <= room[0]).all() and (-q_des <= room[1]).all():
+            if (BOTH * q_des <= room).all():
                 nothing = np.zeros(q_des.shape, dtype=bool)
                 return LimitResult(
                     q_des, nothing, None, limits, q, dq, previous, dt_s, (), velocity
