@@ -228,7 +228,7 @@ def state_faults(
         if (elapsed < 0).any():
             # What lies far back is stale as well; this is the small step that is not.
             back, zero = (elapsed < 0) & ~np.isnan(last_q[:, 0]), np.zeros(1)
-            found.append(Fault(Check.CLOCK, back, False, lambda: (back, elapsed * 1e-9, zero)))
+            found.append(Fault(Check.CLOCK, back, False, lambda: (back, _seconds(elapsed), zero)))
         with np.errstate(invalid="ignore"):  # infinity less infinity
             moved = np.abs(q - last_q)
         allowed = bounds.jump_rate * (np.maximum(elapsed, 0) * 1e-9)[:, None] + bounds.jump_slack

@@ -21,7 +21,7 @@ ROOT = Path(ferry.__file__).parent
 BUNDLE = ROOT / "configs" / "bundles" / "a1_walk.onnx"
 COMMANDS = (
     *("demo", "train", "evaluate", "export", "inspect", "deploy", "plan", "ablate"),
-    "bench sim",
+    *("keygen", "sign", "bench sim"),
 )
 #: Everything that a robot computer lacks.
 HEAVY = ("torch", "mujoco", "pybullet", "gymnasium", "ray", "matplotlib", "scipy", "pandas")
@@ -64,9 +64,11 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 def test_the_commands_take_the_documented_options() -> None:
     documented = {
         "train": "--set --out --resume --minutes --steps",
-        "evaluate": "--suite --episodes --seed --which --json",
+        "evaluate": "--suite --episodes --seed --which --json --stamp",
         "export": "--out",
-        "deploy": "--robot --seconds --record",
+        "deploy": "--robot --seconds --record --trusted-keys",
+        "inspect": "--trusted-keys",
+        "sign": "--key",
         "bench sim": "--json",
         "demo": "--minutes --json --compare --out",
     }
@@ -264,7 +266,7 @@ def test_checking_a_json_file_leaves_it_as_it_was(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Path) -> None:
+    def interrupted(_: Path, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("deploy.bundle.read_bundle", interrupted)
@@ -274,7 +276,7 @@ def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_message_of_several_lines_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(_: Path) -> None:
+    def refuses(_: Path, **__: object) -> None:
         raise FerryError("this robot is another one:\n  kp: 40 and 20\n  kd: 1 and 2")
 
     monkeypatch.setattr("deploy.bundle.read_bundle", refuses)
