@@ -6,19 +6,20 @@ and a time-out on missing commands must also live in the drive's firmware or in 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.checks import Check, Fault, Violation, command_faults, name_each, state_faults
+from deploy.checks import Check, Fault, command_faults, state_faults
 from deploy.gyro_check import GyroCheck
+from deploy.safety_result import SafetyResult, Verdict
 from deploy.safety_settings import SafetySettings, bounds_of
 from deploy.vitals import derated, vital_faults
+from deploy.workspace import Workspace
 from real.contract import PolicyContract
-from real.joint_limits import JointLimits, LimitKind
+from real.joint_limits import JointLimits
 from real.limits import LimitResult, limit_targets
 from real.signals import JointCommand, RobotState
 
@@ -26,55 +27,6 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Stamps = NDArray[np.int64]
 Rows = NDArray[np.intp] | Mask | None
-
-
-class Verdict(IntEnum):
-    """What became of a command, from harmless to severe."""
-
-    PASS = 0
-    """Forwarded unchanged."""
-    CLAMPED = 1
-    """Forwarded within the limits."""
-    HOLD = 2
-    """Not forwarded; the last safe target is held."""
-    DAMP = 3
-    """Not forwarded; the joints resist motion."""
-
-
-@dataclass(frozen=True)
-class SafetyResult:
-    """What leaves the filter for N robots, and why.
-
-    Attributes:
-        command: safe to execute; stamped as the policy's command or, where none was used, as the
-            state; gains are the contract's, or those of damping.
-        verdict: ``[N]`` :class:`Verdict` values.
-        stop: ``[N]`` whether the robot must stop and stay stopped until it is armed again.
-        warned: whether some robot is in a soft zone, of which :attr:`violations` tells even where
-            commands pass.
-    """
-
-    command: JointCommand
-    verdict: NDArray[np.int8]
-    stop: Mask
-    _faults: tuple[Fault, ...]
-    _limited: LimitResult
-    _engaged: Mask
-    warned: bool = False
-
-    @cached_property
-    def violations(self) -> list[Violation]:
-        """Every reason, built when first read: faults first, then limits of forwarded commands."""
-        names = self._limited.limits.names
-        found = [v for f in self._faults for v in f.violations(names) if self._engaged[v.world]]
-        forwarded = self.verdict == Verdict.CLAMPED
-        if forwarded.any():
-            for kind in LimitKind:
-                clipped = self._limited.clipped(kind)
-                mask = clipped.mask & forwarded[:, None]
-                if mask.any():
-                    found += name_each(kind, mask, clipped.asked, limit=clipped.limit, joints=names)
-        return found
 
 
 @dataclass(frozen=True)
@@ -131,6 +83,8 @@ class SafetyFilter:
         self._target: Array = np.full(shape, np.nan)  # sent last, NaN after a reset
         self._known = False  # whether all of it is a number
         self._speed: Array = np.zeros(shape)  # of that target, zero after a reset
+        box = self.settings.workspace
+        self._workspace = box and Workspace.load(box, robot=contract.robot, columns=self.columns)
         self._gyro = _gyro_check(contract, num, settings=self.settings)
         self._q: Array = np.full(shape, np.nan)
         self._q_ns: Stamps = np.zeros(num, dtype=np.int64)
@@ -168,7 +122,7 @@ class SafetyFilter:
         """What is wrong with a state on its own; arming is refused on any of it."""
         q = state.q[:, self.columns]
         found = state_faults(now_ns, state, q, bounds=self._state_bounds)
-        found += vital_faults(state, self.settings.vitals, self.columns)
+        found += self._vital_faults(state)
         return [fault for fault in found if not fault.warns]
 
     def filter(
@@ -218,6 +172,10 @@ class SafetyFilter:
             velocity=self._speed,
         )
         target = limited.target
+        if self._workspace is not None:
+            target, drawn = self._workspace.limit(target, previous=previous, q=state.q)
+            faults += drawn
+            limited = dataclasses.replace(limited, changed=target != request)
         if not rows.calm and rows.blind.any():
             target = self._unmoved(target, rows.blind)
         stamp = state.stamp_ns if command is None else command.stamp_ns
@@ -234,13 +192,16 @@ class SafetyFilter:
             warned=rows.warned,
         )
         self._remember(now_ns, state, q)
-        self._target, self._speed = target, (target - previous) / dt_s
-        self._known = rows.calm or not (verdict == Verdict.DAMP).any()
-        if not self._known:
+        self._sent(target, (target - previous) / dt_s, verdict)
+        return result
+
+    def _sent(self, target: Array, speed: Array, verdict: NDArray[np.int8]) -> None:
+        self._target, self._speed, self._known = target, speed, True
+        if verdict is not self._passed and (verdict == Verdict.DAMP).any():
             damped = (verdict == Verdict.DAMP)[:, None]
             self._target = np.where(damped, np.nan, target)
-            self._speed = np.where(damped, 0.0, self._speed)
-        return result
+            self._speed = np.where(damped, 0.0, speed)
+            self._known = False
 
     def _unmoved(self, target: Array, blind: Mask) -> Array:
         """What a wrong measurement says must not move a target.
@@ -288,9 +249,16 @@ class SafetyFilter:
     def _state_faults(self, now_ns: int, state: RobotState, q: Array) -> list[Fault]:
         bounds = self._state_bounds
         found = state_faults(now_ns, state, q, bounds=bounds, last_q=self._q, last_ns=self._q_ns)
-        found += vital_faults(state, self.settings.vitals, self.columns)
+        found += self._vital_faults(state)
         if self._gyro is not None:
             fault = self._gyro.update(state, state.stamp_ns - self._q_ns)
+            found += [] if fault is None else [fault]
+        return found
+
+    def _vital_faults(self, state: RobotState) -> list[Fault]:
+        found = vital_faults(state, self.settings.vitals, self.columns)
+        if self._workspace is not None:
+            fault = self._workspace.state_fault(state.q)
             found += [] if fault is None else [fault]
         return found
 
@@ -311,7 +279,7 @@ class SafetyFilter:
         return faults
 
     def _verdict(self, limited: LimitResult, target: Array, rows: _Rows) -> NDArray[np.int8]:
-        if rows.calm and not limited.stages:
+        if rows.calm and not limited.stages and self._workspace is None:
             return self._passed
         verdict = np.where(limited.changed.any(axis=1), Verdict.CLAMPED, Verdict.PASS)
         if not rows.calm:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from deploy.checks import CommandBounds, StateBounds
 from deploy.vitals import VitalSettings
+from deploy.workspace import WorkspaceSettings
 from real.config import Config
 from real.contract import PolicyContract
 from real.joint_limits import FREE, JointLimits, LimitSettings
@@ -38,6 +39,9 @@ class SafetySettings(Config):
     """Of a base that tilts more it is said, and nothing done [rad]; None: disabled."""
 
     vitals: VitalSettings = VitalSettings()
+
+    workspace: WorkspaceSettings | None = None
+    """Box that an arm's hand must not leave; None: none, the joints' limits alone count."""
 
     gyro_slack: Positive | None = 0.2
     """Gyroscope and orientation may have turned differently by this [rad]; None: disabled.
