@@ -32,9 +32,9 @@ _SIGN: Array = np.array([[1.0, 1, 1, 1], [-1, 1, 1, -1], [-1, -1, 1, 1], [-1, 1,
 class GyroCheck:
     """Compares the recent turns of N robots.
 
-    With the default settings (half of the turn, and 0.2 rad) degrees per second are found once the
-    base has turned 0.007 rad, an axis the wrong way round at 0.13 rad, a gyroscope that reports
-    nothing at 0.4 rad; a gyroscope that is off by 0.1 rad/s is not.
+    With the default settings (half of the turn, and 0.3 rad) degrees per second are found once the
+    base has turned 0.011 rad, an axis the wrong way round at 0.2 rad, a gyroscope that reports
+    nothing at 0.6 rad; one that is off by less than 0.3 rad/s is not.
 
     Args:
         num: N.

@@ -34,12 +34,13 @@ def turn_until_stopped(bench: Bench, rate, *, reported, ticks: int = 250) -> flo
 def test_degrees_per_second_are_caught_before_the_base_has_turned_a_fifth_of_a_radian(rate):
     bench = Bench(2)
     bench.quat[:] = from_rpy([0.2, -0.1, 0.7])
-    assert turn_until_stopped(bench, rate, reported=np.rad2deg) < 0.2
+    # Far before: two states make a turn, and 0.011 rad are enough.
+    assert turn_until_stopped(bench, rate, reported=np.rad2deg) < 0.1
 
 
 @pytest.mark.parametrize(
     ("reported", "limit"),
-    [(lambda w: -w, 0.2), (lambda w: 0.0 * w, 0.5), (lambda w: w[[2, 0, 1]], 0.5)],
+    [(lambda w: -w, 0.3), (lambda w: 0.0 * w, 0.8), (lambda w: w[[2, 0, 1]], 0.5)],
     ids=["turned round", "stuck at zero", "axes exchanged"],
 )
 def test_a_gyroscope_that_is_wrong_in_other_ways_is_caught(reported, limit):
@@ -61,7 +62,7 @@ def test_a_right_gyroscope_is_believed_through_whole_turns_noise_bias_and_both_s
         error = 0.5 * rng.normal(0.0, 0.03, (20, 3))
         bench.quat = multiply(truth, np.concatenate([np.ones((20, 1)), error], axis=1))
         bench.quat *= rng.choice([-1.0, 1.0], (20, 1))
-        bench.gyro = rate + rng.normal(0.0, 0.1, (20, 3)) + 0.05
+        bench.gyro = rate + rng.normal(0.0, 0.3, (20, 3)) + 0.05
         assert not bench.send(POSE).stop.any()
 
 
