@@ -18,6 +18,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from deploy.agreement import not_numbers
 from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp
 from deploy.onnx_file import BundleError, read_onnx
 from deploy.signing import TrustedKeys, require_signature
@@ -324,20 +325,3 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
                     f"this computer does not reproduce its golden vectors: {name} is off by "
                     f"{error:.2g}, allowed {TOLERANCE:.0e}"
                 )
-
-
-def not_numbers(contract: PolicyContract) -> list[str]:
-    """Names of numbers that are NaN (never allowed) in a contract."""
-    bad: list[str] = []
-    for joint in contract.joints:
-        for field in dataclasses.fields(joint):
-            value = getattr(joint, field.name)
-            if isinstance(value, float) and math.isnan(value) and joint.actuated:
-                bad.append(f"{joint.name}.{field.name}")
-    for key, values in (
-        ("action.scale", contract.action.scale),
-        ("action.offset", contract.action.offset),
-    ):
-        if not np.isfinite(values).all():
-            bad.append(key)
-    return bad
