@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 from rich.logging import RichHandler
 
+from deploy import bundle_cli
 from deploy.console import (
     FrontDoor,
     Overrides,
@@ -39,6 +40,7 @@ app.add_typer(
     ),
     name="bench",
 )
+bundle_cli.register(app)
 
 JsonFile = Annotated[
     Path | None,
@@ -163,6 +165,10 @@ def evaluate(
         Literal["best", "latest"], typer.Option(help="Which checkpoint of a run folder.")
     ] = "best",
     json_file: JsonFile = None,
+    stamp: Annotated[
+        float | None,
+        typer.Option(metavar="SCORE", help="Write it into a bundle that scores this or more."),
+    ] = None,
 ) -> None:
     """Score a policy on seeds that training never used, through the robot's own controller code.
 
@@ -170,11 +176,14 @@ def evaluate(
     """
     from training.evaluator import evaluate_path
     from training.progress import bar
+    from training.stamping import evaluate_and_stamp
 
     with bar(f"evaluating: {suite}") as progress:
-        result = evaluate_path(
-            policy, which=which, suite=suite, episodes=episodes, seed=seed, progress=progress
-        )
+        chosen = {"suite": suite, "episodes": episodes, "seed": seed, "progress": progress}
+        if stamp is None:
+            result = evaluate_path(policy, which=which, **chosen)
+        else:
+            result = evaluate_and_stamp(policy, required=stamp, **chosen)
     to_stderr = write_json(result.as_json(), json_file)
     print_table(
         f"{policy} ({which}) on {result.suite}" if policy.is_dir() else f"{policy} on {suite}",
@@ -209,19 +218,6 @@ def export(
 
 
 @app.command()
-def inspect(
-    bundle: Annotated[Path, typer.Argument(help="A bundle (.onnx).")],
-) -> None:
-    """Show what a bundle was trained for, after verifying it.
-
-    Example: `ferry inspect configs/bundles/a1_walk.onnx`
-    """
-    from deploy.bundle import read_bundle
-
-    print_table(str(bundle), read_bundle(bundle).rows())
-
-
-@app.command()
 def deploy(
     bundle: Annotated[Path, typer.Argument(help="A bundle (.onnx).")],
     robot: Annotated[
@@ -244,6 +240,7 @@ def deploy(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Replace a safety setting; repeatable."),
     ] = None,
+    trusted_keys: bundle_cli.TrustedFolder = None,
 ) -> None:
     """Start the ROS 2 graph: policy, safety filter and robot. Ctrl-C stops it safely.
 
@@ -263,6 +260,7 @@ def deploy(
             robot_name=robot_file,
             options=options or [],
             safety=safety or [],
+            trusted_keys=trusted_keys,
         )
     print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:

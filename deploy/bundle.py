@@ -18,8 +18,11 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from deploy.agreement import not_numbers
+from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp
 from deploy.onnx_file import BundleError, read_onnx
 from deploy.ports import INPUT, OUTPUTS, inputs_of, outputs_of
+from deploy.signing import TrustedKeys, require_signature
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError
 from real.observation import SOURCES
@@ -56,6 +59,8 @@ class Bundle:
         digest: SHA-256 of model and contract without later stamps (hex).
         opset: version of the operator set.
         source: where it was read from.
+        evaluation: that let it through, or None.
+        signed_by: name of the trusted key that signed it; None where nobody asked.
     """
 
     contract: PolicyContract
@@ -65,6 +70,8 @@ class Bundle:
     digest: str
     opset: int
     source: str
+    evaluation: EvaluationStamp | None = None
+    signed_by: str | None = None
 
     def require_sha256(self, expected: str) -> Bundle:
         """This bundle, if it is the very file that was checked before; empty: any is.
@@ -95,12 +102,19 @@ class Bundle:
             "commit": contract.git_sha,
             "config hash": contract.config_hash,
             **contract.provenance,
+            **({"evaluated on": "never"} if self.evaluation is None else self.evaluation.rows()),
+            "signed with": self.signed_by or "not checked: no trusted keys are configured",
             "sha256": self.sha256,
         }
 
 
-def read_bundle(path: str | Path) -> Bundle:
+def read_bundle(path: str | Path, *, trusted: TrustedKeys | None = None) -> Bundle:
     """Read and verify a bundle.
+
+    Args:
+        path: the file.
+        trusted: keys with one of which it must be signed, or nothing else of it is looked at; None
+            asks for no signature.
 
     Raises:
         BundleError: anything is wrong with it, in one sentence that names the file.
@@ -111,7 +125,8 @@ def read_bundle(path: str | Path) -> Bundle:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise BundleError(f"{file}: cannot be read: {error.strerror or error}") from error
-    return parse_bundle(data, source=str(file))
+    signer = None if trusted is None else require_signature(file, data, trusted)
+    return dataclasses.replace(parse_bundle(data, source=str(file)), signed_by=signer)
 
 
 def parse_bundle(data: bytes, *, source: str) -> Bundle:
@@ -172,6 +187,7 @@ def _verified(data: bytes, source: str) -> Bundle:
     contract = _contract(file.metadata[CONTRACT_KEY])
     golden = _golden(file.metadata[GOLDEN_KEY], contract)
     _reproduce(data, contract, golden)
+    stamp = file.metadata.get(EVALUATION_KEY)
     return Bundle(
         contract=contract,
         golden=golden,
@@ -180,6 +196,7 @@ def _verified(data: bytes, source: str) -> Bundle:
         digest=file.digest,
         opset=file.opset,
         source=source,
+        evaluation=None if stamp is None else EvaluationStamp.from_json(stamp, digest=file.digest),
     )
 
 
@@ -317,20 +334,3 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
                     f"this computer does not reproduce its golden vectors: {name} is off by "
                     f"{error:.2g}, allowed {TOLERANCE:.0e}"
                 )
-
-
-def not_numbers(contract: PolicyContract) -> list[str]:
-    """Names of numbers that are NaN (never allowed) in a contract."""
-    bad: list[str] = []
-    for joint in contract.joints:
-        for field in dataclasses.fields(joint):
-            value = getattr(joint, field.name)
-            if isinstance(value, float) and math.isnan(value) and joint.actuated:
-                bad.append(f"{joint.name}.{field.name}")
-    for key, values in (
-        ("action.scale", contract.action.scale),
-        ("action.offset", contract.action.offset),
-    ):
-        if not np.isfinite(values).all():
-            bad.append(key)
-    return bad

@@ -150,6 +150,7 @@ def graph(
     watchdog_periods: float | None = None,
     domain_id: int | None = None,
     bundle_sha256: str = "",
+    trusted_keys: Path | None = None,
 ) -> Graph:
     """Describe the graph that runs a bundle on a robot.
 
@@ -173,6 +174,8 @@ def graph(
             hardware.
         bundle_sha256: of the file that was checked; the nodes refuse to start on another. Empty:
             not compared.
+        trusted_keys: folder of keys with one of which every bundle must be signed, also one that is
+            loaded later; None: as the environment says.
     """
     if watchdog_periods is None and robot.simulated:
         watchdog_periods = SIMULATION_PERIODS
@@ -183,6 +186,8 @@ def graph(
             _operator(schedule, repeat, arm_timeout_s, twist_stamped=twist_stamped, report=report)
         )
     checked: dict[str, Parameter] = {"bundle": file, "bundle_sha256": bundle_sha256}
+    if trusted_keys is not None:
+        checked["trusted_keys"] = str(trusted_keys.absolute())
     policy: dict[str, Parameter] = {**checked, "twist_stamped": twist_stamped}
     nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
     safety: dict[str, Parameter] = dict(checked)

@@ -27,6 +27,7 @@ from deploy.node_base import StateNode, run_node
 from deploy.policy import OnnxPolicy
 from deploy.policy_pipeline import PolicyPipeline
 from deploy.records import ERROR, OK, WARN, StepRecord, StepWriter
+from deploy.signing import configured_keys
 from deploy.state_stream import StateStream
 from deploy.timing import TickGrid, Window
 from real.contract import RobotContract
@@ -48,7 +49,10 @@ class PolicyNode(StateNode):
         super().__init__("policy_node")
         file = self.needed("bundle", "the policy, an .onnx bundle", read_only=False)
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
-        bundle = read_bundle(file).require_sha256(pinned)
+        folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
+        #: Of every bundle, also of one that is loaded later.
+        self._trusted = configured_keys(folder)
+        bundle = read_bundle(file, trusted=self._trusted).require_sha256(pinned)
         stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
         self._explore = self.flag("explore", False, "sample actions instead of taking the mean")
         seed = self.number("seed", 0, "of the exploration noise", low=0, high=2**31)
@@ -110,7 +114,8 @@ class PolicyNode(StateNode):
         if why:
             return why
         try:
-            bundle = read_bundle(str(self.get_parameter("bundle").value))
+            file = str(self.get_parameter("bundle").value)
+            bundle = read_bundle(file, trusted=self._trusted)
         except FerryError as error:
             return str(error)
         different = changes(self._contract, bundle.contract)

@@ -20,6 +20,7 @@ from typing import Any, cast
 from deploy.agreement import require_imu
 from deploy.bundle import Bundle, read_bundle
 from deploy.graph import SIMULATORS, RobotChoice
+from deploy.signing import configured_keys
 from real.config import config_path
 from real.contract import RobotContract
 from real.errors import ConfigError, FerryError, nearest
@@ -59,6 +60,7 @@ def preflight(
     *,
     robot_name: str | None = None,
     record: Path | None = None,
+    trusted_keys: Path | None = None,
 ) -> Cleared:
     """Check everything that can be checked without starting a node.
 
@@ -67,13 +69,15 @@ def preflight(
         choice: the robot's plug-in.
         robot_name: robot file; the one that the bundle names if None.
         record: file to record to.
+        trusted_keys: folder of keys; see :func:`deploy.signing.configured_keys`.
 
     Raises:
         FerryError: the first thing that is wrong.
     """
     require_ros()
-    policy = read_bundle(bundle)
-    robot = RobotContract.from_spec(_load_robot(policy, robot_name))
+    policy = read_bundle(bundle, trusted=configured_keys(trusted_keys))
+    spec = _load_robot(policy, robot_name)
+    robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)
     require_imu(policy.contract)
     checked = _check_plugin(choice)

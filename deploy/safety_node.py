@@ -26,6 +26,7 @@ from deploy.node_base import StateNode, run_node
 from deploy.records import ERROR, OK, WARN
 from deploy.safety import SafetySettings, Verdict
 from deploy.safety_pipeline import SafetyPipeline
+from deploy.signing import configured_keys
 from deploy.state_stream import StateStream
 from deploy.timing import TickGrid, Window
 from deploy.watchdog import Watchdog
@@ -45,7 +46,9 @@ class SafetyNode(StateNode):
 
     def __init__(self) -> None:
         super().__init__("safety_node")
-        bundle = read_bundle(self.needed("bundle", "the policy whose contract to enforce"))
+        path = self.needed("bundle", "the policy whose contract to enforce")
+        folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
+        bundle = read_bundle(path, trusted=configured_keys(folder))
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
         contract = self._contract = bundle.require_sha256(pinned).contract
         file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
@@ -204,7 +207,7 @@ class SafetyNode(StateNode):
         self._tick_time.add(time.perf_counter() - start)
         verdict = Verdict(int(tick.verdict[0]))
         self._verdicts[verdict.name] += 1
-        if verdict is not Verdict.PASS:
+        if verdict is not Verdict.PASS or tick.warned:
             for violation in tick.violations:
                 self._violations[f"{violation.kind} {violation.joint or ''}".strip()] += 1
         if Mode(int(tick.mode[0])) is not self._mode:

@@ -233,6 +233,7 @@ def deploy(
     watchdog_periods: float | None = None,
     arm_timeout_s: float = 30.0,
     domain_id: int | None = None,
+    trusted_keys: Path | None = None,
 ) -> DeployResult:
     """Run a bundle on a robot, simulated or not, over ROS 2.
 
@@ -258,14 +259,16 @@ def deploy(
             ordinary where a simulator shares its cores; hardware gets three.
         arm_timeout_s: how long the operator tries to arm [s].
         domain_id: of DDS; None: a free one for simulated robots, the environment's for hardware.
+        trusted_keys: folder of keys with one of which the bundle must be signed.
 
     Raises:
         FerryError: something is wrong that is seen before a node starts.
     """
-    if robot_name is not None and Path(robot_name).is_file():
-        robot_name = str(Path(robot_name).absolute())
+    robot_name = _absolute(robot_name)
     choice = choose_robot(robot, options=read_options(options))
-    cleared = preflight(bundle, choice, robot_name=robot_name, record=record)
+    cleared = preflight(
+        bundle, choice, robot_name=robot_name, record=record, trusted_keys=trusted_keys
+    )
     plan = _plan(cleared, schedule, seconds)
     log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
     try:
@@ -289,6 +292,7 @@ def deploy(
         arm_timeout_s=arm_timeout_s,
         report=files.get("report"),
         bundle_sha256=cleared.bundle.sha256,
+        trusted_keys=trusted_keys,
     )
     if on_status is not None:
         for line in _opening(described, log_dir, armed=plan is not None):
@@ -301,6 +305,12 @@ def deploy(
     if report.ok and not any(report.exit_codes.values()):
         shutil.rmtree(log_dir, ignore_errors=True)
     return DeployResult(report.ok, report.reason, report, operator, record)
+
+
+def _absolute(robot_name: str | None) -> str | None:
+    """Nodes start elsewhere; a shipped robot's name is no path."""
+    is_file = Path(robot_name or "").is_file()
+    return str(Path(robot_name or "").absolute()) if is_file else robot_name
 
 
 def _plan(cleared: Cleared, schedule: Schedule | None, seconds: float | None) -> Schedule | None:

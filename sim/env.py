@@ -277,7 +277,7 @@ class VecEnv:
         """Everything a bit-exact continuation needs, as flat arrays."""
         parts: dict[str, State] = {n: part.state_dict() for n, part in self._stateful().items()}
         parts["rng"] = {n: streams.pack_streams(rngs) for n, rngs in self._rngs.items()}
-        parts["sensed"] = {n: values.copy() for n, values in vars(self._sensed).items()}
+        parts["sensed"] = {n: values.copy() for n, values in self._sensed.reported().items()}
         parts["obs"] = {n: values.copy() for n, values in self._obs.items()}
         return pack(parts)
 

@@ -154,9 +154,9 @@ class Sensors:
         """
         if not self._columns:
             return state
-        n = {name: value[rows] for name, value in vars(state).items()}
+        n = {name: value[rows] for name, value in state.reported().items()}
         fresh = self._disturb(RobotState(**n), self._bias[rows] + self._first[rows])
-        merged = {name: value.copy() for name, value in vars(before).items()}
+        merged = {name: value.copy() for name, value in before.reported().items()}
         for name, value in merged.items():
             value[rows] = getattr(fresh, name)
         return RobotState(**merged)

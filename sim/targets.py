@@ -83,6 +83,7 @@ class Targets:
         self.filtered: bool = self._limits is not None
         self.sent: Array = np.zeros((num, spec.dim))
         self.clamped: Mask = np.zeros((num, spec.dim), dtype=bool)
+        self._speed: Array = np.zeros((num, spec.dim))  # of the targets, see limit_targets
         self._fresh: Mask = np.ones(num, dtype=bool)  # nothing sent yet in this episode
 
     def clip(self, actions: NDArray[np.floating]) -> Array:
@@ -121,9 +122,16 @@ class Targets:
                 np.where(self._fresh[:, None], q, self.sent) if self._fresh.any() else self.sent
             )
             limited = limit_targets(
-                self._limits, target, q=q, dq=dq, previous=previous, dt_s=self._dt
+                self._limits,
+                target,
+                q=q,
+                dq=dq,
+                previous=previous,
+                dt_s=self._dt,
+                velocity=self._speed,
             )
             target, self.clamped = limited.target, limited.changed
+            self._speed = (target - previous) / self._dt
             self._fresh = np.zeros_like(self._fresh)
         self.sent = target
         return target
@@ -137,12 +145,17 @@ class Targets:
     def reset(self, rows: Ids) -> None:
         """Begin episodes in worlds ``rows``; their next target starts from where the joints are."""
         self._fresh[rows] = True
+        self._speed[rows] = 0.0
 
     def state_dict(self) -> State:
         """What was sent last, copied; nothing without a filter, which needs no memory."""
         if self._limits is None:
             return {}
-        return {"sent": self.sent.copy(), "fresh": self._fresh.copy()}
+        return {
+            "sent": self.sent.copy(),
+            "speed": self._speed.copy(),
+            "fresh": self._fresh.copy(),
+        }
 
     def load_state_dict(self, state: State) -> None:
         """Restore what :meth:`state_dict` gave.
@@ -157,4 +170,5 @@ class Targets:
                 "the env's state knows no joint targets: it is of a task with `filter: off`"
             )
         self.sent = np.array(state["sent"], dtype=np.float64)
+        self._speed = np.array(state["speed"], dtype=np.float64)
         self._fresh = np.array(state["fresh"], dtype=bool)

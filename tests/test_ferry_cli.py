@@ -23,6 +23,7 @@ BUNDLE = ROOT / "configs" / "bundles" / "a1_walk.onnx"
 COMMANDS = (
     *("demo", "train", "evaluate", "export", "inspect", "deploy", "plan", "ablate"),
     *("bench sim", "bench learner", "bench async"),
+    *("keygen", "sign"),
 )
 #: Everything that a robot computer lacks.
 HEAVY = ("torch", "mujoco", "pybullet", "gymnasium", "ray", "matplotlib", "scipy", "pandas")
@@ -65,9 +66,11 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 def test_the_commands_take_the_documented_options() -> None:
     documented = {
         "train": "--set --out --resume --minutes --steps",
-        "evaluate": "--suite --episodes --seed --which --json",
+        "evaluate": "--suite --episodes --seed --which --json --stamp",
         "export": "--out",
-        "deploy": "--robot --seconds --record",
+        "deploy": "--robot --seconds --record --trusted-keys",
+        "inspect": "--trusted-keys",
+        "sign": "--key",
         "bench sim": "--json",
         "bench learner": "--json --seconds",
         "bench async": "--json --quick --soak --soak-minutes --a1 --seeds",
@@ -309,7 +312,7 @@ def test_checking_a_json_file_leaves_it_as_it_was(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Path) -> None:
+    def interrupted(_: Path, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("deploy.bundle.read_bundle", interrupted)
@@ -331,7 +334,7 @@ def test_an_option_of_no_plug_in_ends_with_2_before_anything_starts() -> None:
 
 
 def test_a_message_of_several_lines_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(_: Path) -> None:
+    def refuses(_: Path, **__: object) -> None:
         raise FerryError("this robot is another one:\n  kp: 40 and 20\n  kd: 1 and 2")
 
     monkeypatch.setattr("deploy.bundle.read_bundle", refuses)

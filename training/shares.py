@@ -8,6 +8,9 @@ from dataclasses import replace
 from real.errors import FerryError
 from real.rollout import Rollout
 
+#: What a rollout keeps of memories, one row for each world.
+MEMORIES = ("hidden", "critic_hidden", "mirror_hidden")
+
 
 def shares(
     rollouts: Sequence[Rollout], weights: Sequence[float], *, size: int
@@ -56,6 +59,8 @@ def of_worlds(rollout: Rollout, start: int, stop: int) -> Rollout:
     index[:, 1] -= start
     names = ("obs", "critic_obs", "actions", "log_probs", "rewards", "terminated", "truncated")
     arrays = {name: getattr(rollout, name)[:, start:stop].copy() for name in names}
+    remembered = {name: getattr(rollout, name) for name in MEMORIES}
+    arrays |= {n: kept[start:stop].copy() for n, kept in remembered.items() if kept is not None}
     return replace(
         rollout,
         final_index=index,

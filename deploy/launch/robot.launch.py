@@ -41,6 +41,7 @@ ARGUMENTS = {
     "robot_options": ("{}", "options of a driver, a YAML mapping such as {port: /dev/ttyUSB0}"),
     "safety_settings": ("", "YAML file of deploy.safety.SafetySettings; empty: the defaults"),
     "record": ("", "MCAP file to record to; empty: no recording"),
+    "trusted_keys": ("", "folder of public keys; empty: $FERRY_TRUSTED_KEYS"),
     "twist_stamped": ("false", "/cmd_vel is a TwistStamped"),
 }
 
@@ -50,6 +51,7 @@ def processes(context: LaunchContext) -> list:
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     bundle = Path(given["bundle"])
     record = Path(given["record"]) if given["record"] else None
+    trusted = Path(given["trusted_keys"]) if given["trusted_keys"] else None
     settings = Path(given["safety_settings"]) if given["safety_settings"] else None
     if settings is not None:
         load_config(SafetySettings, settings)
@@ -59,6 +61,7 @@ def processes(context: LaunchContext) -> list:
         choose_robot(given["robot"], options=options),
         robot_name=given["robot_file"] or None,
         record=record,
+        trusted_keys=trusted,
     )
     described = graph(
         bundle,
@@ -69,6 +72,7 @@ def processes(context: LaunchContext) -> list:
         safety_settings=settings,
         twist_stamped=given["twist_stamped"].lower() == "true",
         bundle_sha256=cleared.bundle.sha256,
+        trusted_keys=trusted,
     )
     actions: list = [SetEnvironmentVariable(k, v) for k, v in described.environment.items()]
     for node in described.nodes:

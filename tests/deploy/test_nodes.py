@@ -22,6 +22,7 @@ from deploy.convert import set_stamp, to_ns
 from deploy.modes import Mode
 from deploy.policy_node import COMMAND_AGE_S
 from deploy.robot_node import contract_of
+from deploy.signing import make_keys, write_signature
 from real.errors import FerryError
 from real.log import read_log
 from real.spec import load_robot
@@ -243,6 +244,29 @@ def test_another_bundle_is_loaded_while_stopped_and_refused_if_it_is_another_con
         step = probe.steps[-1]
         np.testing.assert_allclose(step.mean, 0.1 * step.observation[:12], atol=1e-6)
         probe.arm()
+
+
+def test_with_trusted_keys_only_signed_bundles_start_and_only_those_are_loaded_later(tmp_path):
+    described = describe(tmp_path)
+    bundle = tmp_path / "stand.onnx"
+    make_keys(tmp_path / "keys" / "fleet")
+    for node in ("policy_node", "safety_node"):
+        parameters = ["-p", f"bundle:={bundle}", "-p", f"trusted_keys:={tmp_path / 'keys'}"]
+        command = [sys.executable, "-m", f"deploy.{node}", "--ros-args", *parameters]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "it is not signed (there is no stand.onnx.sig)" in done.stderr
+    write_signature(bundle, bundle.read_bytes(), tmp_path / "keys" / "fleet")
+    for node in ("policy_node", "safety_node"):
+        described = with_parameters(described, node, trusted_keys=str(tmp_path / "keys"))
+    other = write_bundle(tmp_path / "other.onnx", gain=0.1)
+    with running(described, tmp_path) as (_, probe):
+        probe.until(lambda: bool(probe.commands), "the safety node speaks")
+        probe.settle("policy_node", "bundle", str(other))
+        success, why = probe.call("/policy/reload")
+        assert (success, "other.onnx: it is not signed" in why) == (False, True)
+        write_signature(other, other.read_bytes(), tmp_path / "keys" / "fleet")
+        assert probe.call("/policy/reload") == (True, "")
 
 
 def test_nodes_refuse_to_start_on_other_bytes_than_were_checked(tmp_path):

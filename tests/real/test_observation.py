@@ -187,7 +187,7 @@ def test_rows_are_independent(robot: RobotSpec) -> None:
     shuffled = ObservationBuilder(spec, robot.q_default, NUM)
     for seed in range(3):
         state, command, action = sample(seed)
-        mixed = RobotState(**{k: v[order] for k, v in vars(state).items()})
+        mixed = RobotState(**{k: v[order] for k, v in state.reported().items()})
         expected = together.build(state, command, action)[order]
         np.testing.assert_array_equal(
             expected, shuffled.build(mixed, command[order], action[order])

@@ -217,7 +217,13 @@ def test_the_slow_reference_limits_one_joint_of_one_world_at_a_time() -> None:
             limits = JointLimits.from_joints([spec_of])
             wish = spec_of.q_default + spec_of.action_scale * action[at]
             alone = limit_targets(
-                limits, wish, q=state.q[at], dq=state.dq[at], previous=state.q[at], dt_s=0.02
+                limits,
+                wish,
+                q=state.q[at],
+                dq=state.dq[at],
+                previous=state.q[at],
+                dt_s=0.02,
+                velocity=np.zeros((1, 1)),
             )
             assert found[at] == alone.target
 
