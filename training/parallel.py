@@ -155,12 +155,23 @@ def join_learners(address: str, *, rank: int, size: int, timeout_s: float = 60.0
         )
         lines = [_new_line(limit) for _ in range(2)]
     except (RuntimeError, ValueError) as error:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        _forget_names()
         raise LearnerLostError(
             f"learner {rank} of {size} met not all others at {address} in {timeout_s:g} s: {error}"
         ) from error
     return Learners(rank, size, lines[0], lines[1])
+
+
+def _forget_names() -> None:
+    """Make the next meeting's groups have the names that a process which never met gives them.
+
+    torch names groups by a counter that is reset when the first of them is destroyed, and counts
+    one that never came about: the next meeting, with a replacement, would wait under other names.
+    """
+    if not dist.is_initialized():
+        alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - it is documented
+        dist.init_process_group("gloo", store=alone, rank=0, world_size=1)
+    dist.destroy_process_group()
 
 
 def leave_learners() -> None:
