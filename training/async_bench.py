@@ -123,8 +123,11 @@ def bench_async(
     bar.begin(f"starting {most} actors", _start_s(most))
     with paced_run(config, actors=most, step_s=STEP_S, tick=bar.tick) as run:
         run.start(actors=most)
-        scaling = _sweep(run, scale, lengths, bar, update_s=0.0)
-        planned = _sweep(run, scale, lengths, bar, update_s=PLANNED_UPDATE_S)
+        # Down and up again: nobody inherits a queue that filled up before a slow learner.
+        run.learner.update_s = 0.0
+        scaling = _sweep(run, sorted(scale, reverse=True), lengths, bar)
+        run.learner.update_s = PLANNED_UPDATE_S
+        planned = _sweep(run, sorted(scale), lengths, bar)
         slowdown = _slowdowns(run, min(DISTURBED, most), lengths, bar)
     bar.begin("starting actors and throttle", _start_s(THROTTLED))
     with paced_run(paced_config(), actors=THROTTLED, step_s=STEP_S, tick=bar.tick) as run:
@@ -164,13 +167,10 @@ def free_config() -> RunConfig:
 # ---------------------------------------------------------------------- without a throttle
 
 
-def _sweep(
-    run: PacedRun, scale: Sequence[int], lengths: Lengths, bar: _Bar, *, update_s: float
-) -> dict[int, Window]:
-    """A window at each number of actors, most first: all of them work when it begins."""
-    run.learner.update_s = update_s
+def _sweep(run: PacedRun, numbers: Sequence[int], lengths: Lengths, bar: _Bar) -> dict[int, Window]:
+    """A window at each number of actors."""
     found = {}
-    for actors in sorted(scale, reverse=True):
+    for actors in numbers:
         bar.begin(f"{actors} actors", lengths.settle + lengths.window)
         run.set_active(actors)
         run.run(lengths.settle)

@@ -31,7 +31,7 @@ from training.load import Totals, load_between
 from training.paced import MakePacedEnv, PacedEvaluate, PacedLearner, Paces, Update
 from training.process_tree import descendants, memory_bytes, with_title
 from training.queue import LagStats, QueueCounts
-from training.soak import Memory, slope
+from training.soak import Memory, slope, soak
 from training.toy_env import PointEnv
 
 START = Totals(
@@ -277,3 +277,16 @@ def test_a_small_run_finds_every_number_and_leaves_nothing():
     assert 0.0 <= found["lag"]["mean"] <= found["lag"]["max"] <= 4.0
     assert found["used_over_bound"] == 0
     assert {"1 actors", "store stopped"} <= set(notes)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_short_soak_samples_memory_while_the_queue_overflows():
+    pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+    found = soak(0.1, sample_s=0.5)
+    assert descendants() == []
+    assert len(found.mib) >= 5
+    # Ray's own processes alone are larger than that.
+    assert min(found.mib) > 100.0
+    assert found.produced_over_used > 2.0
+    assert found.held <= 32
