@@ -148,7 +148,9 @@ class ActorWorker:
             actor_id=self.actor_id,
             episodes=tuple(e for s in steps for e in _episodes(s)),
             reward_parts=_mean_parts(steps),
-            **remembered,
+            hidden=remembered.get("hidden"),
+            critic_hidden=remembered.get("critic_hidden"),
+            mirror_hidden=remembered.get("mirror_hidden"),
         )
 
     def state_dict(self) -> Arrays:
