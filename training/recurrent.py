@@ -69,6 +69,8 @@ class Unrolled:
 class Sequences:
     """The S worlds of several rollouts, whose samples stand one ``[T, N]`` after the other.
 
+    On the CPU, wherever the samples are: these are few numbers, and most of them are counted with.
+
     Attributes:
         first: ``[S]`` row of the first sample of each sequence.
         stride: ``[S]`` rows from one of its samples to the next.
@@ -158,13 +160,14 @@ class SequenceBatch(Batch):
 
     def actor_part(self, rows: Tensor, image: Tensor) -> ActorBatch:
         """Whole sequences ``rows [b]``, mirrored where ``image [b]`` is 1, as their samples."""
-        sequences = self.sequences
+        sequences, device = self.sequences, rows.device
+        rows, image = rows.cpu(), image.cpu()
         samples, places = sequences.rows(rows)
         lengths = [int(sequences.steps[rows[place[0]]]) for place in places]
         # A sequence is mirrored from its beginning to its end, and remembers so.
         images = [image[p].repeat(n) for p, n in zip(places, lengths, strict=True)]
         flat = torch.cat(images) if images else image
-        part = self._samples().actor_part(samples, flat)
+        part = self._samples().actor_part(samples.to(device), flat.to(device))
         hidden = sequences.memories.get("hidden")
         if hidden is None:
             return part
@@ -176,8 +179,9 @@ class SequenceBatch(Batch):
 
     def critic_part(self, rows: Tensor) -> CriticBatch:
         """Whole sequences ``rows [b]`` as their samples."""
+        device, rows = rows.device, rows.cpu()
         samples, places = self.sequences.rows(rows)
-        part = self._samples().critic_part(samples)
+        part = self._samples().critic_part(samples.to(device))
         hidden = self.sequences.memories.get("critic_hidden")
         if hidden is None:
             return part
@@ -286,11 +290,13 @@ def critic_outputs(
         which the critic meets with what it remembers of that episode.
     """
     steps, num = rollout.log_probs.shape
-    gru, final = policy.critic_gru, policy.critic_norm(torch.from_numpy(rollout.final_critic_obs))
+    gru, device = policy.critic_gru, critic_obs.device
+    final = policy.critic_norm(torch.from_numpy(rollout.final_critic_obs).to(device))
     if gru is None:
         return policy.critic(critic_obs).view(steps + 1, num), policy.critic(final).squeeze(-1)
-    hidden = memory(rollout, "critic_hidden")
-    ended = torch.cat((ends(rollout), torch.zeros(1, num, dtype=torch.bool)))
+    hidden = memory(rollout, "critic_hidden").to(device)
+    # What ends after the last step is another rollout's.
+    ended = torch.cat((ends(rollout), torch.zeros(1, num, dtype=torch.bool))).to(device)
     features = gru.sequence(critic_obs.view(steps + 1, num, -1), hidden, ended=ended)
     t, n = torch.from_numpy(rollout.final_index).T
     at_end = gru(final, features[t, n])
