@@ -163,7 +163,9 @@ class ActorWorker:
             reward_parts=_mean_parts(steps),
             domain=DomainDraws.join(drawn) if drawn else None,
             clamped=_clamped_shares(steps),
-            **remembered,
+            hidden=remembered.get("hidden"),
+            critic_hidden=remembered.get("critic_hidden"),
+            mirror_hidden=remembered.get("mirror_hidden"),
         )
 
     def state_dict(self) -> Arrays:

@@ -138,7 +138,7 @@ class _Sequence(torch.autograd.Function):
         weight = torch.cat((weight_hh[2 * size :], weight_hh[: 2 * size]))  # rows n, r, z
         d_hidden = torch.zeros_like(before[0])
         for t in range(steps - 1, -1, -1):
-            d = torch.addcmul(d_out[t], d_hidden, keep[t]) if t + 1 < steps else d_out[t]
+            d = torch.addcmul(d_out[t], d_hidden, keep[t])
             factor[t] *= d.unsqueeze(1)
             d_hidden = torch.addmm(d * z[t], factor[t].view(num, 4 * size)[:, : 3 * size], weight)
         flat = factor.view(steps * num, 4 * size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -66,10 +65,8 @@ class Answers:
     def golden(self, count: int) -> Golden:
         """So many of the rows, spread over all."""
         chosen = np.linspace(0, len(self.mean) - 1, count).round().astype(np.intp)
-        rows: dict[str, Any] = {
-            name: None if x is None else x[chosen] for name, x in vars(self).items()
-        }
-        return Golden(**rows)
+        memories = (None if x is None else x[chosen] for x in (self.hidden, self.hidden_next))
+        return Golden(self.observation[chosen], self.mean[chosen], self.log_std[chosen], *memories)
 
 
 @torch.no_grad()

@@ -70,6 +70,8 @@ class Unrolled:
 class Sequences:
     """The S worlds of several rollouts, whose samples stand one ``[T, N]`` after the other.
 
+    On the CPU, wherever the samples are: these are few numbers, and most of them are counted with.
+
     Attributes:
         first: ``[S]`` row of the first sample of each sequence.
         stride: ``[S]`` rows from one of its samples to the next.
@@ -85,10 +87,8 @@ class Sequences:
     memories: dict[str, Tensor]
 
     @staticmethod
-    def of(
-        rollouts: Sequence[Rollout], names: Sequence[str], device: torch.device | None = None
-    ) -> Sequences:
-        """The sequences of rollouts, with these memories, on the device that learns.
+    def of(rollouts: Sequence[Rollout], names: Sequence[str]) -> Sequences:
+        """The sequences of rollouts, with these memories.
 
         Raises:
             FerryError: a rollout lacks a memory.
@@ -97,11 +97,11 @@ class Sequences:
         sizes = torch.tensor([r.num_envs for r in rollouts])
         first = [torch.arange(r.num_envs) + s for r, s in zip(rollouts, starts, strict=False)]
         return Sequences(
-            first=torch.cat(first).to(device),
-            stride=sizes.repeat_interleave(sizes).to(device),
-            steps=torch.tensor([r.num_steps for r in rollouts]).repeat_interleave(sizes).to(device),
-            ended=torch.cat([ends(r).flatten() for r in rollouts]).to(device),
-            memories={n: torch.cat([memory(r, n) for r in rollouts]).to(device) for n in names},
+            first=torch.cat(first),
+            stride=sizes.repeat_interleave(sizes),
+            steps=torch.tensor([r.num_steps for r in rollouts]).repeat_interleave(sizes),
+            ended=torch.cat([ends(r).flatten() for r in rollouts]),
+            memories={n: torch.cat([memory(r, n) for r in rollouts]) for n in names},
         )
 
     def rows(self, chosen: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -116,7 +116,7 @@ class Sequences:
         for length in torch.unique(steps).tolist():  # one, unless rollouts differ
             place = torch.nonzero(steps == length).squeeze(1)
             picked = chosen[place]
-            later = torch.arange(length, device=chosen.device).unsqueeze(1) * self.stride[picked]
+            later = torch.arange(length).unsqueeze(1) * self.stride[picked]
             rows.append((self.first[picked] + later).flatten())  # [T, b] -> [T*b]
             places.append(place)
         return torch.cat(rows) if rows else chosen, places
@@ -152,9 +152,7 @@ class SequenceBatch(Batch):
         names = [name for name, size in sizes_of(policy).items() if size]
         if policy.gru is not None and batch.mirrored:
             names.append("mirror_hidden")
-        return SequenceBatch(
-            **vars(batch), sequences=Sequences.of(rollouts, names, batch.obs.device)
-        )
+        return SequenceBatch(**vars(batch), sequences=Sequences.of(rollouts, names))
 
     @property
     def size(self) -> int:
@@ -163,13 +161,14 @@ class SequenceBatch(Batch):
 
     def actor_part(self, rows: Tensor, image: Tensor) -> ActorBatch:
         """Whole sequences ``rows [b]``, mirrored where ``image [b]`` is 1, as their samples."""
-        sequences = self.sequences
+        sequences, device = self.sequences, rows.device
+        rows, image = rows.cpu(), image.cpu()
         samples, places = sequences.rows(rows)
         lengths = [int(sequences.steps[rows[place[0]]]) for place in places]
         # A sequence is mirrored from its beginning to its end, and remembers so.
         images = [image[p].repeat(n) for p, n in zip(places, lengths, strict=True)]
         flat = torch.cat(images) if images else image
-        part = self._samples().actor_part(samples, flat)
+        part = self._samples().actor_part(samples.to(device), flat.to(device))
         hidden = sequences.memories.get("hidden")
         if hidden is None:
             return part
@@ -181,8 +180,9 @@ class SequenceBatch(Batch):
 
     def critic_part(self, rows: Tensor) -> CriticBatch:
         """Whole sequences ``rows [b]`` as their samples."""
+        device, rows = rows.device, rows.cpu()
         samples, places = self.sequences.rows(rows)
-        part = self._samples().critic_part(samples)
+        part = self._samples().critic_part(samples.to(device))
         hidden = self.sequences.memories.get("critic_hidden")
         if hidden is None:
             return part
@@ -297,6 +297,7 @@ def critic_outputs(
         found = outputs(policy.critic, critic_obs).view(steps + 1, num)
         return found, outputs(policy.critic, final).squeeze(-1)
     hidden = memory(rollout, "critic_hidden").to(device)
+    # What ends after the last step is another rollout's.
     ended = torch.cat((ends(rollout), torch.zeros(1, num, dtype=torch.bool))).to(device)
     features = gru.sequence(critic_obs.view(steps + 1, num, -1), hidden, ended=ended)
     t, n = torch.from_numpy(rollout.final_index).to(device).T

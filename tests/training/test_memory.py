@@ -14,6 +14,7 @@ from training.learner import Learner
 from training.memory import Memory
 from training.networks import NetworkConfig
 from training.ppo import PpoConfig
+from training.probe import make_probe, policy_digest, verify_policy
 from training.snapshot import take_snapshot
 
 FIELDS = ("obs", "actions", "log_probs", "rewards", "final_critic_obs")
@@ -114,6 +115,19 @@ def test_a_restored_actor_goes_on_bit_by_bit_in_the_middle_of_episodes():
         other.load_state_dict(state)
     with pytest.raises(FerryError, match=r"hidden of shape \(5, 6\), expected \(4, 6\)"):
         worker(4).load_state_dict(acting.state_dict())
+
+
+@pytest.mark.parametrize("name", ["mean", "value", "next_hidden"])
+def test_a_loaded_policy_must_answer_and_remember_as_the_stored_one(name):
+    policy, rng = learner().policy, np.random.default_rng(0)
+    obs, critic_obs = (rng.normal(size=(8, n)).astype(np.float32) for n in (2, 3))
+    probe = make_probe(policy, obs, critic_obs=critic_obs)
+    assert probe["next_hidden"].shape == probe["hidden"].shape == (8, 6)
+    digest = policy_digest(policy)
+    verify_policy(policy, digest=digest, probe=probe, source="run")
+    probe[name] = probe[name] + 0.01
+    with pytest.raises(FerryError, match=f"policy's {name} is not what it was"):
+        verify_policy(policy, digest=digest, probe=probe, source="run")
 
 
 def mean_recall(returns: str, **memory: int | None) -> float:
