@@ -158,7 +158,9 @@ def train(
 @app.command()
 def evaluate(
     policy: Annotated[Path, typer.Argument(help="A run folder or a bundle (.onnx).")],
-    suite: Annotated[str, typer.Option(help="nominal, pybullet or randomized.")] = "nominal",
+    suite: Annotated[
+        str, typer.Option(help="nominal, pybullet, randomized or pybullet_randomized.")
+    ] = "nominal",
     episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which of the report seeds.")] = 0,
     which: Annotated[

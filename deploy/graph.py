@@ -1,6 +1,6 @@
 """The ROS graph as data: which nodes, with which parameters, in which environment.
 
-``deploy/launch/robot.launch.py`` and :mod:`deploy.supervisor` both start what :func:`graph`
+``deploy/launch/robot.launch.py`` and :mod:`deploy.graph_run` both start what :func:`graph`
 describes, so that they cannot differ.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -88,6 +89,8 @@ def bench_async(
     from training.async_result import HEADER
     from training.progress import bar
 
+    if find_spec("ray") is None:  # before a bar says that something is measured
+        raise ModuleNotFoundError("No module named 'ray'", name="ray")
     if soak and a1:
         raise FerryError("--soak and --a1 are measured one at a time; give one of them")
     if soak:

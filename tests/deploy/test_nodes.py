@@ -421,7 +421,7 @@ def test_a_killed_recorder_leaves_all_that_it_had_written_down(tmp_path):
 SUPERVISOR = """
 import sys
 from pathlib import Path
-from deploy.supervisor import run_graph
+from deploy.graph_run import run_graph
 from tests.deploy.ros_probe import describe
 folder = Path(sys.argv[1])
 run_graph(describe(folder), on_status=lambda line: print(line, flush=True), log_dir=folder)

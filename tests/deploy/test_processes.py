@@ -10,8 +10,8 @@ import pytest
 
 from deploy import processes
 from deploy.graph import Graph, NodeSpec
+from deploy.graph_run import run_graph
 from deploy.processes import STOP_S, Supervisor
-from deploy.supervisor import run_graph
 
 PREAMBLE = """
 import json, os, pathlib, signal, sys, time

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import ferry
-from deploy.supervisor import DeployResult, GraphReport
+from deploy.graph_run import GraphReport
+from deploy.supervisor import DeployResult
 from real.errors import FerryError
 from real.log import read_log
 from sim.env import make_env
