@@ -75,7 +75,7 @@ def test_a_limit_that_is_no_number_names_file_joint_and_value(urdf):
     ("text", "message"),
     [
         ("<robot", "not readable as XML"),
-        ("<mujoco/>", "root element is <mujoco>; expected a URDF <robot>"),
+        ("<sdf/>", "root element is <sdf>; expected a URDF <robot> or an MJCF <mujoco>"),
         ('<robot><joint name="a" type="revolute"/></robot>', "joint 'a' lacks"),
     ],
 )
