@@ -22,6 +22,7 @@ from deploy.onnx_file import BundleError, read_onnx
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError
 from real.observation import SOURCES
+from real.reach import POSE_NAMES
 
 Float32 = NDArray[np.float32]
 
@@ -212,7 +213,6 @@ def contract_problems(contract: PolicyContract) -> list[str]:
         list(contract.action.joints) == names,
         "action.joints are not the actuated joints in their order",
     )
-    require(contract.action.kind == "joint_position", "action.kind is not joint_position")
     require(0.0 < contract.control_dt_s <= 1.0, "control_dt_s is not in (0, 1] s")
     require(
         0.0 < contract.physics_dt_s <= contract.control_dt_s,
@@ -234,6 +234,27 @@ def contract_problems(contract: PolicyContract) -> list[str]:
         "a command range is empty or not finite",
     )
     bad += _observation_problems(contract)
+    bad += _reach_problems(contract)
+    return bad
+
+
+def _reach_problems(contract: PolicyContract) -> list[str]:
+    """What is wrong with the pose command, if there is one."""
+    reads = any(term.source == "pose_error" for term in contract.observation.terms)
+    if contract.reach is None:
+        return ["observation reads a pose error, but no pose is commanded"] if reads else []
+    bad: list[str] = []
+    if contract.command.names != POSE_NAMES:
+        bad.append(f"it reaches for poses, but its command is not {', '.join(POSE_NAMES)}")
+    chain = contract.reach.chain
+    unknown = [joint.name for joint in chain.joints if joint.name not in contract.joint_names]
+    if unknown or not chain.joints:
+        bad.append(f"the way to {chain.link!r} has joints it does not know: {unknown}")
+    numbers = [*chain.position, *chain.quat, contract.reach.share]
+    for joint in chain.joints:
+        numbers += [*joint.position, *joint.quat, *joint.axis]
+    if not np.isfinite(numbers).all():
+        bad.append(f"the way to {chain.link!r} has numbers that are not finite")
     return bad
 
 

@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from real.action import ActionSpec
 from real.errors import ContractMismatch, FerryError
 from real.observation import ObservationSpec
+from real.reach import Reach
 from real.spec import JointSpec, RobotSpec
 
 Float32 = NDArray[np.float32]
@@ -175,6 +176,7 @@ class PolicyContract:
         git_sha: commit of the code that trained it, with ``-dirty`` if it had changes.
         policy_version: learner updates behind the weights.
         provenance: command, seed and other words on where it is from.
+        reach: of a policy that is commanded poses: the way to the end effector; else None.
     """
 
     schema_version: int
@@ -196,6 +198,7 @@ class PolicyContract:
     git_sha: str
     policy_version: int
     provenance: Mapping[str, str]
+    reach: Reach | None = None
 
     @staticmethod
     def of_robot(
@@ -204,6 +207,7 @@ class PolicyContract:
         observation: ObservationSpec,
         action: ActionSpec,
         command: CommandLimits,
+        reach: Reach | None = None,
         config_hash: str = "",
         git_sha: str = "",
         policy_version: int = 0,
@@ -231,6 +235,7 @@ class PolicyContract:
             git_sha=git_sha,
             policy_version=policy_version,
             provenance=dict(provenance or {}),
+            reach=reach,
         )
 
     @property

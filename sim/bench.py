@@ -100,7 +100,8 @@ class Replay:
     def _record(self, recording: _Recording, action: NDArray[np.floating]) -> None:
         engine, rows = self._engine, self._reset
         recording.states.append(engine.batch.state.copy())
-        recording.targets.append(self._decoder.decode(self._decoder.clip(action)))
+        observed = self._env.engine.state().robot.q[:, self._env.robot.actuated_ids]
+        recording.targets.append(self._decoder.decode(self._decoder.clip(action), observed))
         recording.rows.append(rows)
         recording.fields.append({name: v[rows] for name, v in engine.fields.items()})
 

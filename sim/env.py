@@ -26,6 +26,7 @@ from sim.episodes import Episodes
 from sim.measure import Measure
 from sim.mujoco_engine import MujocoEngine
 from sim.observe import Observations, Observer, View
+from sim.pose_commands import reach_space
 from sim.randomize import Randomizer, delay_max_s
 from sim.result import StepResult
 from sim.rewards import RewardTable
@@ -86,14 +87,20 @@ class VecEnv:
     def _make_parts(self) -> None:
         config, robot, num, rngs = self.config, self.robot, self.num_envs, self._rngs
         dt = robot.control_dt_s
+        space = reach_space(config.command, robot)
+        kinematics = None if space is None else space.kinematics
         self._decoder = ActionDecoder(self.action_spec)
         self.randomizer = Randomizer(
             config.randomize, self.engine, control_dt_s=dt, rngs=rngs["domain"]
         )
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=len(robot.joints))
-        self._commands = make_commands(config.command, num, rngs["command"], control_dt_s=dt)
+        self._commands = make_commands(
+            config.command, num, rngs["command"], control_dt_s=dt, space=space
+        )
         feet = self.engine.state().foot_position_w[0]  # a new engine stands in the default pose
-        self._measure = Measure(robot, num, feet_b=feet, soft_limit=config.soft_limit)
+        self._measure = Measure(
+            robot, num, feet_b=feet, soft_limit=config.soft_limit, kinematics=kinematics
+        )
         self._rewards = RewardTable(config.rewards, control_dt_s=dt, feet=len(feet))
         self._terminations = Terminations(
             config.terminations,
@@ -112,6 +119,7 @@ class VecEnv:
             robot,
             num,
             domain_dim=self.randomizer.privileged_dim,
+            kinematics=kinematics,
         )
 
     # -------------------------------------------------------------- stepping
@@ -148,7 +156,8 @@ class VecEnv:
         """
         action = self._clip(actions)
         self.randomizer.before_step()
-        self.engine.step(self._decoder.decode(action))
+        observed = self._sensed.q[:, self.robot.actuated_ids]
+        self.engine.step(self._decoder.decode(action, observed))
         world = self.engine.state()
         self._sensed = self._sensors.sense(world.robot)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from real.kinematics import Kinematics
 from real.spec import RobotSpec
+from sim.arm_terms import ReachMeasure
 from sim.engine import WorldState
 from sim.reward_terms import RewardInput
 
@@ -26,6 +28,7 @@ class Measure:
         num: N.
         feet_b: ``[F, 3]`` where the feet are in the default pose [m]; zeros if None.
         soft_limit: share of the position range that counts as inside, in (0, 1].
+        kinematics: of the end effector, where poses are commanded.
 
     Attributes:
         action_1: ``[N, A]`` clipped action of the last step, zero after a reset.
@@ -39,6 +42,7 @@ class Measure:
         *,
         feet_b: Array | None = None,
         soft_limit: float = 0.9,
+        kinematics: Kinematics | None = None,
     ) -> None:
         feet_b = np.zeros((len(robot.feet), 3)) if feet_b is None else feet_b
         self._diagonals = diagonal_pairs(feet_b)
@@ -52,6 +56,7 @@ class Measure:
         self._action_2: Array = np.zeros((num, actions))
         self._dq: Array = np.zeros((num, len(robot.joints)))
         self.foot_air_s: Array = np.zeros((num, len(robot.feet)))
+        self._reach = None if kinematics is None else ReachMeasure(kinematics, num, dt=self._dt)
 
     def reset(self, rows: Ids, dq: Array) -> None:
         """Forget the past of worlds ``rows``, which start with joint velocities ``dq [n, J]``."""
@@ -59,6 +64,8 @@ class Measure:
         self._action_2[rows] = 0.0
         self.foot_air_s[rows] = 0.0
         self._dq[rows] = dq
+        if self._reach is not None:
+            self._reach.reset(rows)
 
     def step(
         self, world: WorldState, action: Array, *, command: Array, gravity_b: Array, fallen: Mask
@@ -106,6 +113,7 @@ class Measure:
             foot_air_s=air,
             body_contact=world.body_contact,
             fallen=fallen,
+            reach=None if self._reach is None else self._reach.step(robot.q, command),
         )
         # New arrays, not writes: `measured` keeps what it was given.
         self.foot_air_s = air * ~contact
@@ -120,6 +128,7 @@ class Measure:
             "action_2": self._action_2.copy(),
             "dq": self._dq.copy(),
             "foot_air_s": self.foot_air_s.copy(),
+            **({} if self._reach is None else self._reach.state_dict()),
         }
 
     def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
@@ -128,6 +137,8 @@ class Measure:
         self._action_2 = np.array(state["action_2"], dtype=np.float64)
         self._dq = np.array(state["dq"], dtype=np.float64)
         self.foot_air_s = np.array(state["foot_air_s"], dtype=np.float64)
+        if self._reach is not None:
+            self._reach.load_state_dict(state)
 
 
 def passive_hinges(robot: RobotSpec) -> Ids:

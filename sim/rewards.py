@@ -14,10 +14,15 @@ from pydantic import Field
 
 from real.config import Config
 from real.errors import ConfigError, nearest
-from sim.reward_terms import FOUR_FEET, TERMS, RewardInput
+from sim.arm_terms import ARM_TERMS
+from sim.reward_terms import FOUR_FEET, RewardInput
+from sim.reward_terms import TERMS as COMMON_TERMS
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+
+#: Every reward term: the vocabulary of ``rewards:``.
+TERMS = {**COMMON_TERMS, **ARM_TERMS}
 
 
 class RewardConfig(Config):
