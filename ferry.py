@@ -15,6 +15,7 @@ from rich.logging import RichHandler
 
 from deploy.console import FrontDoor, print_grid, print_table, writable, write_json
 from real.errors import FerryError
+from training.robot_app import app as robot_app
 
 app = typer.Typer(
     cls=FrontDoor,
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed. Example: `ferry bench sim`")
 app.add_typer(bench_app, name="bench")
+app.add_typer(robot_app, name="robot")
 
 Overrides = Annotated[
     list[str] | None,

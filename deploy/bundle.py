@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from deploy.onnx_file import BundleError, read_onnx
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError
-from real.observation import SOURCES
+from real.observation import POSE_SOURCES, SOURCES
 from real.reach import POSE_NAMES
 
 Float32 = NDArray[np.float32]
@@ -240,7 +240,7 @@ def contract_problems(contract: PolicyContract) -> list[str]:
 
 def _reach_problems(contract: PolicyContract) -> list[str]:
     """What is wrong with the pose command, if there is one."""
-    reads = any(term.source == "pose_error" for term in contract.observation.terms)
+    reads = any(term.source in POSE_SOURCES for term in contract.observation.terms)
     if contract.reach is None:
         return ["observation reads a pose error, but no pose is commanded"] if reads else []
     bad: list[str] = []

@@ -17,6 +17,10 @@ from real.frames import conjugate, multiply, rotate
 
 Array = NDArray[np.float64]
 
+#: Damping of :meth:`Kinematics.step_towards` [m and rad]: directions in which the whole arm moves
+#: its end effector by less than this per radian are given up.
+DAMPING = 0.05
+
 
 @dataclass(frozen=True)
 class ChainJoint:
@@ -73,6 +77,7 @@ class Kinematics:
                 f"the robot's: {', '.join(joints)}"
             )
         self.chain = chain
+        self._joints = len(joints)
         self._columns = [joints.index(joint.name) for joint in chain.joints]
         self._position: list[Array] = [np.array(joint.position) for joint in chain.joints]
         self._quat: list[Array] = [np.array(joint.quat) for joint in chain.joints]
@@ -86,21 +91,57 @@ class Kinematics:
         Args:
             q: ``[N, J]`` joint positions [rad or m].
         """
+        return self._walk(q)[:2]
+
+    def step_towards(self, target: Array, q: Array) -> Array:
+        """Joint motion that removes the error of the pose, to first order, ``[N, J]`` [rad or m].
+
+        Damped least squares, dq = J^T (J J^T + d^2 1)^-1 e, which stays small where the arm cannot
+        move in some direction (Nakamura and Hanafusa, "Inverse kinematic solutions with singularity
+        robustness for robot manipulator control", 1986; Wampler 1986). Other joints get zero.
+
+        Args:
+            target: ``[N, 7]`` wanted position and orientation wxyz.
+            q: ``[N, J]`` joint positions.
+        """
+        position, quat, places, axes = self._walk(q)
+        error = pose_error(target, position, quat)
+        jacobian = np.zeros((q.shape[0], 6, len(self._columns)))
+        for index, (place, axis) in enumerate(zip(places, axes, strict=True)):
+            if self._slides[index]:
+                jacobian[:, :3, index] = axis
+                continue
+            # A turn about an axis moves the end effector across its lever: v = w x r
+            jacobian[:, :3, index] = np.cross(axis, position - place)
+            jacobian[:, 3:, index] = axis
+        square = np.einsum("nij,nkj->nik", jacobian, jacobian) + DAMPING**2 * np.eye(6)
+        out = np.zeros((q.shape[0], self._joints))
+        inverse: Array = np.asarray(np.linalg.inv(square), dtype=np.float64)
+        out[:, self._columns] = np.einsum("nij,nik,nk->nj", jacobian, inverse, error)
+        return out
+
+    def _walk(self, q: Array) -> tuple[Array, Array, list[Array], list[Array]]:
+        """Pose of the end effector, and place and axis of every joint of the chain, base frame."""
         num = q.shape[0]
+        places: list[Array] = []
+        axes: list[Array] = []
         position = np.zeros((num, 3))
         quat = np.tile([1.0, 0.0, 0.0, 0.0], (num, 1))
         for index, column in enumerate(self._columns):
             position = position + rotate(quat, self._position[index])
             quat = multiply(quat, self._quat[index])
+            places.append(position)
+            axes.append(rotate(quat, self._axis[index]))
             if self._slides[index]:
-                position = position + rotate(quat, q[:, column, None] * self._axis[index])
+                position = position + q[:, column, None] * axes[index]
                 continue
             half = 0.5 * q[:, column]
             turn = np.empty((num, 4))
             turn[:, 0] = np.cos(half)
             turn[:, 1:] = np.sin(half)[:, None] * self._axis[index]
             quat = multiply(quat, turn)
-        return position + rotate(quat, self._tip[0]), multiply(quat, self._tip[1])
+        tip = position + rotate(quat, self._tip[0])
+        return tip, multiply(quat, self._tip[1]), places, axes
 
 
 def rotation_vector(quat_ab: Array) -> Array:

@@ -108,6 +108,12 @@ def _pose_error(x: ObservationInput) -> Array:
     return pose_error(x.command, *x.kinematics.pose(x.state.q))
 
 
+def _pose_step(x: ObservationInput) -> Array:
+    if x.kinematics is None:
+        raise FerryError("observation term 'pose_step' needs a commanded pose; the task has none")
+    return x.kinematics.step_towards(x.command, x.state.q)
+
+
 #: name -> (unit, meaning, size(robot, command size), reader). The vocabulary of observations.
 SOURCES: dict[str, Source] = {
     "base_ang_vel": Source(
@@ -129,6 +135,12 @@ SOURCES: dict[str, Source] = {
         lambda r, c: 6,
         _pose_error,
     ),
+    "pose_step": Source(
+        "rad or m",
+        "joint motion that removes that error to first order (damped least squares)",
+        lambda r, c: len(r.joints),
+        _pose_step,
+    ),
     "joint_pos": Source(
         "rad or m",
         "joint positions minus the default pose",
@@ -148,6 +160,10 @@ SOURCES: dict[str, Source] = {
         lambda x: x.prev_action,
     ),
 }
+
+
+#: Those that need a commanded pose and the way to the end effector.
+POSE_SOURCES = frozenset({"pose_error", "pose_step"})
 
 
 def make_term(

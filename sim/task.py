@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, model_validator
 from real.action import ActionKind, ActionSpec
 from real.config import Config, load_config
 from real.errors import ConfigError, nearest
-from real.observation import SOURCES, ObservationSpec, make_term
+from real.observation import POSE_SOURCES, SOURCES, ObservationSpec, make_term
 from real.spec import RobotSpec
 from sim.arm_terms import ARM_TERMS
 from sim.commands import AnyCommandConfig, CommandConfig, command_limits
@@ -161,8 +161,8 @@ class EnvConfig(Config):
         if isinstance(self.command, kind):
             return
         lost = [f"rewards.{n}" for n in self.rewards if n in terms]
-        if kind is PoseCommandConfig and "pose_error" in self.observation:
-            lost.append("observation.pose_error")
+        if kind is PoseCommandConfig:
+            lost += [f"observation.{n}" for n in self.observation if n in POSE_SOURCES]
         if lost:
             raise ConfigError(
                 f"{', '.join(lost)} follow {named}, but the task has {has}: remove them, or give "
