@@ -83,6 +83,12 @@ class ReachMeasure:
         self._fresh[:] = False
         return measured
 
+    def at_rest(self, q: Array, command: Array) -> ReachInput:
+        """The same of a state without what led to it; remembers nothing."""
+        error = pose_error(command, *self._kinematics.pose(q))
+        still = np.zeros((len(q), 3))
+        return ReachInput(error=error, before=error, velocity=still, acceleration=still)
+
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """Memory of the last step, copied."""
         return {

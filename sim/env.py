@@ -7,7 +7,7 @@ such a row is the first of its new episode, and the last one of the old episode 
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +31,13 @@ from sim.randomize import Randomizer, delay_max_s
 from sim.result import StepResult
 from sim.rewards import RewardTable
 from sim.sensors import Sensors
+from sim.shaping import shaping_parts
+from sim.state import State, Stateful, under
 from sim.task import EnvConfig, action_spec, draw_start, observation_spec
 from sim.terminations import Conditions, Terminations, finite_rows
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
-State = dict[str, NDArray[np.generic]]
 
 
 class VecEnv:
@@ -87,8 +88,7 @@ class VecEnv:
     def _make_parts(self) -> None:
         config, robot, num, rngs = self.config, self.robot, self.num_envs, self._rngs
         dt = robot.control_dt_s
-        space = reach_space(config.command, robot)
-        kinematics = None if space is None else space.kinematics
+        space, kinematics = reach_space(config.command, robot)
         self._decoder = ActionDecoder(self.action_spec)
         self.randomizer = Randomizer(
             config.randomize, self.engine, control_dt_s=dt, rngs=rngs["domain"]
@@ -101,7 +101,8 @@ class VecEnv:
         self._measure = Measure(
             robot, num, feet_b=feet, soft_limit=config.soft_limit, kinematics=kinematics
         )
-        self._rewards = RewardTable(config.rewards, control_dt_s=dt, feet=len(feet))
+        extra = shaping_parts(config.shaping)
+        self._rewards = RewardTable(config.rewards, control_dt_s=dt, feet=len(feet), extra=extra)
         self._terminations = Terminations(
             config.terminations,
             num,
@@ -167,7 +168,6 @@ class VecEnv:
 
         parts, conditions = self._score(world, action, answered)
         self._episodes.add(parts)
-
         terminated = conditions.terminated
         truncated = self._episodes.over() & ~terminated
 
@@ -276,6 +276,7 @@ class VecEnv:
         parts: dict[str, State] = {n: part.state_dict() for n, part in self._stateful().items()}
         parts["rng"] = {n: streams.pack_streams(rngs) for n, rngs in self._rngs.items()}
         parts["obs"] = {n: values.copy() for n, values in self._obs.items()}
+        parts["sensed"] = {"q": self._sensed.q.copy()}  # from which a delta counts
         return {f"{n}.{key}": value for n, part in parts.items() for key, value in part.items()}
 
     def load_state_dict(self, state: State) -> None:
@@ -284,16 +285,17 @@ class VecEnv:
         Raises:
             FerryError: the state lacks a part, or is of another task or number of worlds.
         """
-        lacking = [n for n in ("episodes", "engine", "rng", "obs") if not _under(state, n)]
+        lacking = [n for n in ("episodes", "engine", "rng", "obs", "sensed") if not under(state, n)]
         if lacking:
             raise FerryError(f"this is not the state of an env: it lacks {', '.join(lacking)}")
         for name, part in self._stateful().items():
-            part.load_state_dict(_under(state, name))
-        for purpose, packed in _under(state, "rng").items():
+            part.load_state_dict(under(state, name))
+        for purpose, packed in under(state, "rng").items():
             streams.unpack_streams(self._rngs[purpose], packed.astype(np.uint64))
-        self._obs = {k: v.astype(np.float32) for k, v in _under(state, "obs").items()}
+        self._obs = {k: v.astype(np.float32) for k, v in under(state, "obs").items()}
+        self._sensed = dataclasses.replace(self._sensed, q=under(state, "sensed")["q"].copy())
 
-    def _stateful(self) -> dict[str, _Stateful]:
+    def _stateful(self) -> dict[str, Stateful]:
         # Episodes first: they refuse a state of another size in words.
         return {
             "episodes": self._episodes,
@@ -309,18 +311,6 @@ class VecEnv:
     def close(self) -> None:
         """Release the engine. May be called twice."""
         self.engine.close()
-
-
-class _Stateful(Protocol):
-    def state_dict(self) -> State: ...
-
-    def load_state_dict(self, state: State) -> None: ...
-
-
-def _under(state: State, part: str) -> State:
-    """The entries of one part, without its name."""
-    prefix = f"{part}."
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def make_env(
@@ -355,4 +345,6 @@ def make_env(
         threads=config.sim.threads if threads is None else threads,
         delay_max_s=delay_max_s(config.randomize),
     )
-    return VecEnv(config, robot, engine=engine, seed=seed, stream=stream)
+    from sim.shaped_env import env_class  # it builds on this module
+
+    return env_class(config)(config, robot, engine=engine, seed=seed, stream=stream)

@@ -6,6 +6,8 @@ Quantities that several terms share are computed once here; the memory that some
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -85,8 +87,53 @@ class Measure:
         # A foot that touches and was in the air has landed; its swing includes this step.
         landed = contact & (air > 0.0)
         air = air + self._dt * (~contact | landed)
-        velocity = world.foot_velocity_w[:, :, :2]
-        measured = RewardInput(
+        measured = self._input(
+            world,
+            command=command,
+            gravity_b=gravity_b,
+            ddq=(robot.dq - self._dq) / self._dt,
+            action=action,
+            action_1=self.action_1,
+            action_2=self._action_2,
+            foot_landed=landed.astype(np.float64),
+            foot_air_s=air,
+            fallen=fallen,
+            reach=None if self._reach is None else self._reach.step(robot.q, command),
+        )
+        # New arrays, not writes: `measured` keeps what it was given.
+        self.foot_air_s = air * ~contact
+        self._action_2, self.action_1 = self.action_1, action
+        self._dq = robot.dq.copy()
+        return measured
+
+    def at_rest(self, world: WorldState, *, command: Array, gravity_b: Array) -> RewardInput:
+        """A state without what led to it: actions and differences are zero; remembers nothing.
+
+        Args:
+            world: the state.
+            command: ``[N, C]`` the command in force.
+            gravity_b: ``[N, 3]`` direction of gravity in the base frame.
+        """
+        no_action, no_air = np.zeros_like(self.action_1), np.zeros_like(self.foot_air_s)
+        return self._input(
+            world,
+            command=command,
+            gravity_b=gravity_b,
+            ddq=np.zeros_like(world.robot.dq),
+            action=no_action,
+            action_1=no_action,
+            action_2=no_action,
+            foot_landed=no_air,
+            foot_air_s=no_air,
+            fallen=np.zeros(len(command), dtype=bool),
+            reach=None if self._reach is None else self._reach.at_rest(world.robot.q, command),
+        )
+
+    def _input(
+        self, world: WorldState, *, command: Array, gravity_b: Array, **history: Any
+    ) -> RewardInput:
+        robot, velocity = world.robot, world.foot_velocity_w[:, :, :2]
+        return RewardInput(
             dt=self._dt,
             command=command,
             moving=(command != 0.0).any(axis=1),
@@ -98,28 +145,16 @@ class Measure:
             q_offset=robot.q - self._q_default,
             q_soft=self._q_soft,
             dq=robot.dq,
-            ddq=(robot.dq - self._dq) / self._dt,
             tau=robot.tau,
             actuated=self._actuated,
             passive_hinges=self._passive_hinges,
-            action=action,
-            action_1=self.action_1,
-            action_2=self._action_2,
             diagonals=self._diagonals,
             foot_position_w=world.foot_position_w,
             foot_speed=np.sqrt(np.einsum("nfk,nfk->nf", velocity, velocity)),
-            foot_contact=contact.astype(np.float64),
-            foot_landed=landed.astype(np.float64),
-            foot_air_s=air,
+            foot_contact=world.foot_contact.astype(np.float64),
             body_contact=world.body_contact,
-            fallen=fallen,
-            reach=None if self._reach is None else self._reach.step(robot.q, command),
+            **history,
         )
-        # New arrays, not writes: `measured` keeps what it was given.
-        self.foot_air_s = air * ~contact
-        self._action_2, self.action_1 = self.action_1, action
-        self._dq = robot.dq.copy()
-        return measured
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """Memory of the last steps, copied."""

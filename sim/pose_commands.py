@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field
 from real.config import Config
 from real.contract import CommandLimits
 from real.errors import ConfigError
+from real.kinematics import Kinematics
 from real.reach import POSE_NAMES, POSE_UNITS, Reach, ReachSpace
 from real.spec import RobotSpec
 from sim.chain import end_effector_chain
@@ -73,15 +74,17 @@ def reach_of(config: object, robot: RobotSpec) -> Reach | None:
     return Reach(end_effector_chain(robot), config.share)
 
 
-def reach_space(config: object, robot: RobotSpec) -> ReachSpace | None:
-    """The poses of a task's pose command; None for any other command.
+def reach_space(
+    config: object, robot: RobotSpec
+) -> tuple[ReachSpace, Kinematics] | tuple[None, None]:
+    """The poses of a task's pose command, and the way to them; None for any other command.
 
     Raises:
         ConfigError: the arm hardly ever gets into the box.
     """
     reach = reach_of(config, robot)
     if reach is None or not isinstance(config, PoseCommandConfig):
-        return None
+        return None, None
     limits = config.limits()
     space = ReachSpace(reach, robot.joints, low=limits.low, high=limits.high)
     share = space.share_inside(np.random.default_rng(0))
@@ -91,7 +94,7 @@ def reach_space(config: object, robot: RobotSpec) -> ReachSpace | None:
             f"{config.x}, y {config.y}, z {config.z}; expected at least {100.0 * MIN_INSIDE:g} %: "
             "widen the box or the share of the joints' ranges"
         )
-    return space
+    return space, space.kinematics
 
 
 class PoseCommands:

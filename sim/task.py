@@ -29,6 +29,7 @@ from sim.randomize import RandomizeConfig
 from sim.reward_terms import FOLLOW_A_VELOCITY
 from sim.rewards import TERMS, RewardConfig, check_rewards
 from sim.sensors import SensorConfig
+from sim.shaping import ShapingConfig
 from sim.terminations import TerminationConfig
 
 Array = NDArray[np.float64]
@@ -136,6 +137,9 @@ class EnvConfig(Config):
     rewards: Annotated[
         dict[RewardName, RewardConfig], Field(min_length=1), AfterValidator(check_rewards)
     ]
+    shaping: ShapingConfig | None = Field(
+        default=None, description="potential-based shaping beside the rewards; null for none"
+    )
     terminations: TerminationConfig = TerminationConfig()
     randomize: RandomizeConfig = Field(default={}, description="table of random terms")
     sensors: SensorConfig | None = Field(default=None, description="errors; null for perfect")
@@ -149,18 +153,17 @@ class EnvConfig(Config):
             has = "a pose command" if pose else "a velocity command"
         self._require(CommandConfig, "a velocity command", FOLLOW_A_VELOCITY, has)
         self._require(PoseCommandConfig, "a pose command", frozenset(ARM_TERMS), has)
-        if self.command is None and "command" in self.observation:
-            raise ConfigError(
-                "observation.command is a command, but the task has none (`command: null`): "
-                "remove it, or give the command's ranges"
-            )
         return self
 
     def _require(self, kind: type, named: str, terms: frozenset[str], has: str) -> None:
         """Refuse what follows a command of another kind than the task's."""
         if isinstance(self.command, kind):
             return
+        shaped = {} if self.shaping is None else self.shaping.potentials
         lost = [f"rewards.{n}" for n in self.rewards if n in terms]
+        lost += [f"shaping.potentials.{n}" for n in shaped if n in terms]
+        if self.command is None and kind is CommandConfig and "command" in self.observation:
+            lost.append("observation.command")
         if kind is PoseCommandConfig:
             lost += [f"observation.{n}" for n in self.observation if n in POSE_SOURCES]
         if lost:

@@ -45,7 +45,7 @@ def measured(**given: Any) -> RewardInput:
         "body_contact": np.array([False, False, False]),
         "fallen": np.array([False, False, False]),
     }
-    assert set(base) == {f.name for f in dataclasses.fields(RewardInput)}
+    assert {*base, "reach"} == {f.name for f in dataclasses.fields(RewardInput)}
     return RewardInput(**{**base, **given})
 
 
