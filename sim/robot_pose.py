@@ -59,16 +59,18 @@ def _bent(
     tries = rng.uniform(low, high, (3000, len(columns)))
     tries = np.clip(np.concatenate([*[g[None] for g in alike], tries]), low, high)
     tries = np.round(tries, 2)
-    ways = np.empty((len(tries), 3))
-    for i, candidate in enumerate(tries):
+    # The last row is the pose of zeros: it tells how far to the side the limb stands by itself.
+    ways = np.empty((len(tries) + 1, 3))
+    for i, candidate in enumerate([*tries, np.zeros(len(columns))]):
         data.qpos[built.joint_qpos_adr] = q
         data.qpos[built.joint_qpos_adr[columns]] = candidate
         mujoco.mj_kinematics(model, data)
         ways[i] = data.geom_xpos[end] - data.xanchor[first]
     length = float(np.linalg.norm(ways, axis=1).max())
     # Below in the plane of walking, as low as asked, and the less turned the better.
-    cost = (ways[:, 0] / length) ** 2 + (ways[:, 2] / length + 0.85) ** 2
-    cost += 0.2 * tries[:, 0] ** 2 + 0.001 * np.square(tries).sum(axis=1)
+    aside = ways[:-1, 1] - ways[-1, 1]
+    cost = (ways[:-1, 0] / length) ** 2 + (ways[:-1, 2] / length + 0.85) ** 2
+    cost += (aside / length) ** 2 + 0.001 * np.square(tries).sum(axis=1)
     best = int(cost.argmin())
     for index in range(len(alike)):
         if cost[index] <= cost[best] + 0.01:
