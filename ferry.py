@@ -14,8 +14,8 @@ import typer
 from rich.logging import RichHandler
 
 from deploy.console import FrontDoor, print_grid, print_table, writable, write_json
+from ferry_robot import app as robot_app
 from real.errors import FerryError
-from training.robot_app import app as robot_app
 
 app = typer.Typer(
     cls=FrontDoor,

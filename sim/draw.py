@@ -83,13 +83,17 @@ class Request:
 
     def distance(self) -> float:
         """How far the camera stands off [m]: about four times the height of the base."""
-        return max(0.8, 4.0 * self.robot.base_height_m)
+        return max(0.8, 4.0 * self._size())
 
     def look_at(self) -> Array:
         """``[T, 3]`` where the camera looks [m]; bobbing of the base would shake the picture."""
         point = self.position_w.copy()
-        point[:, 2] = 0.7 * self.robot.base_height_m
+        point[:, 2] = 0.7 * self._size()
         return point
+
+    def _size(self) -> float:
+        """Height of the base [m]; of an arm, which stands on the ground, half of its reach."""
+        return self.robot.base_height_m or 0.6
 
 
 def draw_mujoco(request: Request) -> Frames:

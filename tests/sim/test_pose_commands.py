@@ -10,7 +10,9 @@ import pytest
 from real.config import config_dict, parse_config
 from real.errors import ConfigError, FerryError
 from real.kinematics import Kinematics, pose_error
+from real.observation import ObservationBuilder, ObservationSpec, make_term
 from real.reach import CANDIDATES, POSE_NAMES, ReachSpace
+from real.signals import RobotState
 from real.spec import load_robot
 from sim.chain import end_effector_chain
 from sim.env import make_env
@@ -174,7 +176,7 @@ def test_a_delta_counts_from_where_the_joints_are():
         action = np.full((2, 7), 0.5)
         env.step(action)
         sent = env.engine.batch.bind("ctrl")[:, env.engine.built.actuator_ids]
-        np.testing.assert_allclose(sent, before + 0.05 * action, atol=1e-12)
+        np.testing.assert_allclose(sent, before + 0.1 * action, atol=1e-12)
     finally:
         env.close()
 
@@ -207,3 +209,25 @@ def test_the_suites_command_the_same_poses_for_the_same_seeds():
     np.testing.assert_array_equal(first, again)
     changes = (first[1:] != first[:-1]).any(axis=2).sum(axis=0)
     assert (changes >= 1).all()
+
+
+def test_pose_terms_of_three_robots_equal_each_alone_and_need_a_pose():
+    arm = space().kinematics
+    state = replace(RobotState.zeros(3, 7), q=np.random.default_rng(0).normal(size=(3, 7)))
+    poses = space().draw(generators(3))
+    terms = tuple(make_term(n, PANDA, command_dim=7) for n in ("pose_error", "pose_step"))
+    spec = ObservationSpec(terms)
+    builder = ObservationBuilder(spec, PANDA.q_default, 3, kinematics=arm)
+    together = builder.build(state, poses, np.zeros((3, 7)))
+    assert together.shape == (3, 13)
+    for row in range(3):
+        alone = ObservationBuilder(spec, PANDA.q_default, 1, kinematics=arm).build(
+            replace(RobotState.zeros(1, 7), q=state.q[row : row + 1]),
+            poses[row : row + 1],
+            np.zeros((1, 7)),
+        )
+        np.testing.assert_allclose(alone[0], together[row], atol=1e-6)
+    for term in terms:
+        without = ObservationBuilder(ObservationSpec((term,)), PANDA.q_default, 3)
+        with pytest.raises(FerryError, match=f"'{term.name}' needs a commanded pose"):
+            without.build(state, poses, np.zeros((3, 7)))
