@@ -22,6 +22,7 @@ from deploy.console import (
     writable,
     write_json,
 )
+from ferry_robot import app as robot_app
 from real.errors import FerryError
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.add_typer(
     name="bench",
 )
 bundle_cli.register(app)
+app.add_typer(robot_app, name="robot")
 
 JsonFile = Annotated[
     Path | None,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,14 +17,13 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from deploy.agreement import not_numbers
+from deploy.contract_check import contract_problems
 from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp
 from deploy.onnx_file import BundleError, read_onnx
-from deploy.ports import INPUT, OUTPUTS, inputs_of, outputs_of
+from deploy.ports import inputs_of, outputs_of
 from deploy.signing import TrustedKeys, require_signature
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError
-from real.observation import SOURCES
 
 Float32 = NDArray[np.float32]
 
@@ -41,10 +39,6 @@ MAX_BYTES = 32 * 1024 * 1024
 #: Largest difference from the golden vectors. Runtimes add up in different orders, which gives
 #: differences of about 1e-6 for actions of order 1.
 TOLERANCE = 1e-5
-
-
-#: Most steps that an observation term may remember.
-MAX_HISTORY = 1000
 
 
 @dataclass(frozen=True)
@@ -209,72 +203,6 @@ def _contract(text: str) -> PolicyContract:
     if problems:
         raise BundleError("contract: " + "; ".join(problems))
     return contract
-
-
-def contract_problems(contract: PolicyContract) -> list[str]:
-    """Everything that is wrong with a contract on its own, whatever robot it meets."""
-    bad = [f"{name} is not a number" for name in not_numbers(contract)]
-    names = [j.name for j in contract.actuated]
-
-    def require(holds: bool, what: str) -> None:
-        if not holds:
-            bad.append(what)
-
-    require(len(names) > 0, "it has no actuated joint")
-    require(len(set(contract.joint_names)) == len(contract.joints), "a joint is listed twice")
-    require(
-        list(contract.action.joints) == names,
-        "action.joints are not the actuated joints in their order",
-    )
-    require(contract.action.kind == "joint_position", "action.kind is not joint_position")
-    require(0.0 < contract.control_dt_s <= 1.0, "control_dt_s is not in (0, 1] s")
-    require(
-        0.0 < contract.physics_dt_s <= contract.control_dt_s,
-        "physics_dt_s is not in (0, control_dt_s]",
-    )
-    require(contract.base in {"floating", "fixed"}, "base is not floating or fixed")
-    require(contract.safe_stop in {"damp", "hold"}, "safe_stop is not damp or hold")
-    gains = [contract.damping_kd, *(g for j in contract.actuated for g in (j.kp, j.kd))]
-    require(all(math.isfinite(g) and g >= 0.0 for g in gains), "a gain is negative or not finite")
-    require(contract.normalizer_in_graph, "its normaliser is not in the graph")
-    size = 0 if contract.state is None else contract.state.size
-    require(contract.hidden_size == size, f"hidden_size is not the {size} numbers of its state")
-    if contract.state is not None:
-        bad += contract.state.problems((INPUT, *OUTPUTS))
-    command = contract.command
-    require(
-        len(command.low) == len(command.high) == len(command.units) == command.dim,
-        "command names, ranges and units differ in number",
-    )
-    require(
-        all(-1e6 < lo <= hi < 1e6 for lo, hi in zip(command.low, command.high, strict=False)),
-        "a command range is empty or not finite",
-    )
-    bad += _observation_problems(contract)
-    return bad
-
-
-def _observation_problems(contract: PolicyContract) -> list[str]:
-    bad: list[str] = []
-    for term in contract.observation.terms:
-        source = SOURCES.get(term.source)
-        if source is None:
-            bad.append(f"observation reads {term.source!r}, which this version does not know")
-            continue
-        # The sizes need only the joints, which a contract has as a robot has.
-        dim = source.dim(cast("Any", contract), contract.command.dim)
-        if term.dim != dim:
-            bad.append(f"observation term {term.name!r} has {term.dim} numbers; expected {dim}")
-        if not 1 <= term.history <= MAX_HISTORY:
-            bad.append(f"observation term {term.name!r}: history is {term.history}")
-        if not math.isfinite(term.scale) or (term.clip is not None and not term.clip > 0.0):
-            bad.append(f"observation term {term.name!r}: scale or clip is no usable number")
-    if len(contract.observation.slices()) != len(contract.observation.terms):
-        bad.append("an observation term is listed twice")
-    return bad
-
-
-# ------------------------------------------------------------------ golden vectors
 
 
 def _golden(text: str, contract: PolicyContract) -> Golden:

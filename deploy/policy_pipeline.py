@@ -12,6 +12,7 @@ from deploy.memory import PolicyMemory
 from deploy.policy import Policy
 from real.action import ActionDecoder
 from real.observation import ObservationBuilder
+from real.reach import ReachSpace
 from real.signals import JointCommand, RobotState
 
 Array = NDArray[np.float64]
@@ -64,7 +65,17 @@ class PolicyPipeline:
         q_default = [j.q_default for j in contract.joints]
         self._policy = policy
         self._memory = PolicyMemory(policy, num)
-        self._builder = ObservationBuilder(contract.observation, q_default, num)
+        self._space: ReachSpace | None = None
+        if contract.reach is not None:
+            box = {"low": contract.command.low, "high": contract.command.high}
+            self._space = ReachSpace(contract.reach, contract.joints, **box)
+        self._builder = ObservationBuilder(
+            contract.observation,
+            q_default,
+            num,
+            kinematics=None if self._space is None else self._space.kinematics,
+        )
+        self._actuated = np.flatnonzero([j.actuated for j in contract.joints])
         self._decoder = ActionDecoder(contract.action)
         self._explore = explore
         self._low: Array = np.array(contract.command.low)
@@ -107,7 +118,8 @@ class PolicyPipeline:
         Args:
             state: newest states, ``[N, ...]``.
             command: ``[N, C]`` what the operator wants; brought into the range that the policy
-                was trained on. A command that is not finite counts as none: zero.
+                was trained on. A command that is not finite counts as none: zero, or the pose of
+                the default joint positions (:meth:`real.reach.ReachSpace.usable`).
             running: ``[N]`` whose output is executed; all if None. The others keep no memory:
                 when they begin to run, previous action, history and hidden state start anew.
         """
@@ -116,10 +128,7 @@ class PolicyPipeline:
         if begins.any():
             self.reset(begins)
         self._was_running = running.copy()
-        finite = np.isfinite(command)
-        if not finite.all():
-            command = np.where(finite.all(axis=1, keepdims=True), command, 0.0)
-        given = np.minimum(np.maximum(command, self._low), self._high)
+        given = self._usable(command)
         observation = self._builder.build(state, given, self._prev_action)
         mean, log_std, broken = self._memory.infer(
             observation, stamp_ns=state.stamp_ns, running=running
@@ -132,9 +141,18 @@ class PolicyPipeline:
             action = action + np.exp(log_std) * noise
             log_prob -= 0.5 * (noise * noise).sum(axis=1)
         clipped = self._decoder.clip(action)
-        target = self._decoder.decode(clipped)
+        target = self._decoder.decode(clipped, state.q[:, self._actuated])
         self._prev_action = np.where(running[:, None], clipped, 0.0)
         stamp = state.stamp_ns.copy()  # states may be views that the next step writes to
         sent = JointCommand(stamp, target, self._zero, self._zero, self._kp, self._kd)
         stop = broken & running
         return PolicyOutput(sent, observation, mean, log_std, action, log_prob, stop)
+
+    def _usable(self, command: Array) -> Array:
+        """The command within the range that the policy was trained on."""
+        if self._space is not None:
+            return self._space.usable(command)
+        finite = np.isfinite(command)
+        if not finite.all():
+            command = np.where(finite.all(axis=1, keepdims=True), command, 0.0)
+        return np.minimum(np.maximum(command, self._low), self._high)

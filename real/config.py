@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, get_args, get_or
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, to_jsonable_python
 
+from real.config_base import read_extended
 from real.config_report import dotted, models_at, report
-from real.config_yaml import KeyPath, read_yaml, read_yaml_file, write_yaml_file
+from real.config_yaml import KeyPath, read_yaml, write_yaml_file
 from real.errors import ConfigError, nearest
 
 M = TypeVar("M", bound="Config")
@@ -140,7 +141,7 @@ def config_path(name: str | Path, *, folder: str = "") -> Path:
 def load_config(
     model: type[M], path: str | Path, *, overrides: Sequence[str] = (), folder: str = ""
 ) -> M:
-    """Read a YAML file into a model.
+    """Read a YAML file, and what it extends (`real.config_base`), into a model.
 
     Args:
         model: The model to fill.
@@ -154,7 +155,7 @@ def load_config(
             line, or with the override it came from.
     """
     file = config_path(path, folder=folder)
-    data, lines = read_yaml_file(file)
+    data, lines = read_extended(file, find=lambda name, within: _beside(name, within, folder))
     if not isinstance(data, dict):
         found = "nothing" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"{file}: expected a mapping of keys to values, found {found}")
@@ -217,6 +218,14 @@ def _with_order(value: Any, plain: Any) -> Any:
 def save_config(cfg: Config, path: Path) -> None:
     """Write the resolved configuration as YAML, whole or not at all, for `load_config` to read."""
     write_yaml_file(config_dict(cfg), path)
+
+
+def _beside(name: str, within: Path, folder: str) -> Path:
+    """A file that another extends: beside it, or a shipped one."""
+    for candidate in (within.parent / name, within.parent / f"{name}.yaml"):
+        if candidate.is_file():
+            return candidate
+    return config_path(name, folder=folder)
 
 
 def _shipped() -> Path:

@@ -20,6 +20,7 @@ from real.action import ActionSpec
 from real.errors import ContractMismatch, FerryError
 from real.memory import HiddenState
 from real.observation import ObservationSpec
+from real.reach import Reach
 from real.robot_contract import RobotContract, parse_json
 from real.spec import JointSpec, RobotSpec
 
@@ -95,6 +96,7 @@ class PolicyContract:
         policy_version: learner updates behind the weights.
         provenance: command, seed and other words on where it is from.
         state: the recurrent state, None for none.
+        reach: of a policy that is commanded poses: the way to the end effector; else None.
     """
 
     schema_version: int
@@ -117,6 +119,7 @@ class PolicyContract:
     policy_version: int
     provenance: Mapping[str, str]
     state: HiddenState | None = None
+    reach: Reach | None = None
 
     @staticmethod
     def of_robot(
@@ -125,6 +128,7 @@ class PolicyContract:
         observation: ObservationSpec,
         action: ActionSpec,
         command: CommandLimits,
+        reach: Reach | None = None,
         config_hash: str = "",
         git_sha: str = "",
         policy_version: int = 0,
@@ -154,6 +158,7 @@ class PolicyContract:
             policy_version=policy_version,
             provenance=dict(provenance or {}),
             state=state,
+            reach=reach,
         )
 
     @property

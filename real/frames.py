@@ -7,6 +7,8 @@ axes, so ``[N, 4]`` and ``[4]`` both work.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -131,3 +133,18 @@ def to_matrix(quat_ab: ArrayLike) -> Array:
     basis = np.eye(3)
     columns = [rotate(q, np.broadcast_to(basis[i], (*q.shape[:-1], 3))) for i in range(3)]
     return np.stack(columns, axis=-1)
+
+
+def to_rpy(quat_ab: ArrayLike) -> tuple[float, float, float]:
+    """Roll, pitch, yaw [rad] of one rotation, the inverse of :func:`from_rpy`.
+
+    R = Rz(yaw) Ry(pitch) Rx(roll); yaw is 0 where it is not unique, at pitch +-90 degrees.
+    """
+    r = to_matrix(quat_ab)
+    if abs(r[2, 0]) > 1.0 - 1e-12:  # pitch +-90 degrees: only roll -+ yaw is determined
+        return math.atan2(-r[1, 2], r[1, 1]), math.copysign(math.pi / 2.0, -r[2, 0]), 0.0
+    return (
+        math.atan2(r[2, 1], r[2, 2]),
+        math.asin(-r[2, 0]),
+        math.atan2(r[1, 0], r[0, 0]),
+    )

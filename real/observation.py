@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from real.errors import FerryError, nearest
 from real.frames import projected_gravity
+from real.kinematics import Kinematics, pose_error
 from real.signals import RobotState
 from real.spec import RobotSpec
 
@@ -81,12 +82,14 @@ class ObservationInput:
         command: ``[N, C]`` command, e.g. (vx, vy, wz) in the base frame [m/s, m/s, rad/s].
         prev_action: ``[N, A]`` clipped action of the previous control step, zero after a reset.
         q_default: ``[J]`` default pose [rad or m].
+        kinematics: of the end effector, or None where no pose is commanded.
     """
 
     state: RobotState
     command: Array
     prev_action: Array
     q_default: Array
+    kinematics: Kinematics | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,18 @@ class Source:
     doc: str
     dim: Callable[[RobotSpec, int], int]
     read: Callable[[ObservationInput], Array]
+
+
+def _pose_error(x: ObservationInput) -> Array:
+    if x.kinematics is None:
+        raise FerryError("observation term 'pose_error' needs a commanded pose; the task has none")
+    return pose_error(x.command, *x.kinematics.pose(x.state.q))
+
+
+def _pose_step(x: ObservationInput) -> Array:
+    if x.kinematics is None:
+        raise FerryError("observation term 'pose_step' needs a commanded pose; the task has none")
+    return x.kinematics.step_towards(x.command, x.state.q)
 
 
 #: name -> (unit, meaning, size(robot, command size), reader). The vocabulary of observations.
@@ -114,6 +129,18 @@ SOURCES: dict[str, Source] = {
         lambda x: projected_gravity(x.state.quat_wb),
     ),
     "command": Source("m/s, rad/s", "the command", lambda r, c: c, lambda x: x.command),
+    "pose_error": Source(
+        "m, rad",
+        "what the end effector lacks to the commanded pose: translation, then rotation vector",
+        lambda r, c: 6,
+        _pose_error,
+    ),
+    "pose_step": Source(
+        "rad or m",
+        "joint motion that removes that error to first order (damped least squares)",
+        lambda r, c: len(r.joints),
+        _pose_step,
+    ),
     "joint_pos": Source(
         "rad or m",
         "joint positions minus the default pose",
@@ -133,6 +160,10 @@ SOURCES: dict[str, Source] = {
         lambda x: x.prev_action,
     ),
 }
+
+
+#: Those that need a commanded pose and the way to the end effector.
+POSE_SOURCES = frozenset({"pose_error", "pose_step"})
 
 
 def make_term(
@@ -175,9 +206,17 @@ class ObservationBuilder:
         spec: the terms.
         q_default: ``[J]`` default pose of all joints.
         num: N.
+        kinematics: of the end effector; ``pose_error`` needs it.
     """
 
-    def __init__(self, spec: ObservationSpec, q_default: Sequence[float] | Array, num: int) -> None:
+    def __init__(
+        self,
+        spec: ObservationSpec,
+        q_default: Sequence[float] | Array,
+        num: int,
+        *,
+        kinematics: Kinematics | None = None,
+    ) -> None:
         for term in spec.terms:
             if term.source not in SOURCES:
                 raise FerryError(
@@ -186,6 +225,7 @@ class ObservationBuilder:
                 )
         self.spec = spec
         self.num = num
+        self._kinematics = kinematics
         self._q_default: Array = np.asarray(q_default, dtype=np.float64)
         self._slices = spec.slices()
         self._history: dict[str, Float32] = {
@@ -233,7 +273,7 @@ class ObservationBuilder:
             ``[N, D]`` float32.
         """
         result = np.empty((self.num, self.spec.dim), dtype=np.float32) if out is None else out
-        inputs = ObservationInput(state, command, prev_action, self._q_default)
+        inputs = ObservationInput(state, command, prev_action, self._q_default, self._kinematics)
         for term in self.spec.terms:
             value = SOURCES[term.source].read(inputs)
             if value.shape != (self.num, term.dim):

@@ -25,18 +25,16 @@ from sim.commands import command_limits, make_commands
 from sim.engine import Engine, WorldState
 from sim.engines import make_engine
 from sim.episodes import Episodes
-from sim.measure import Measure
 from sim.observe import Observations, Observer, View
 from sim.origins import Origins
+from sim.pose_commands import reach_space
 from sim.randomize import Randomizer
 from sim.result import StepResult
-from sim.rewards import RewardTable
-from sim.score import Scorer
 from sim.sensors import Sensors
+from sim.shaped_score import make_scorer
 from sim.state import State, Stateful, pack, part_of, require_parts
 from sim.targets import Targets
 from sim.task import EnvConfig, action_spec, draw_start, observation_spec
-from sim.terminations import Terminations
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
@@ -92,23 +90,19 @@ class VecEnv:
         config, robot, num, rngs = self.config, self.robot, self.num_envs, self._rngs
         dt = robot.control_dt_s
         self.targets = Targets(self.action_spec, robot, num, config=config.filter)
+        space, kinematics = reach_space(config.command, robot)
         self.randomizer = Randomizer(
             config.randomize, self.engine, control_dt_s=dt, rngs=rngs["domain"]
         )
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=len(robot.joints))
-        self._commands = make_commands(config.command, num, rngs["command"], control_dt_s=dt)
-        feet = self.engine.state().foot_position_w[0]  # a new engine stands in the default pose
-        self._measure = Measure(robot, num, feet_b=feet, soft_limit=config.soft_limit)
-        self._rewards = RewardTable(config.rewards, control_dt_s=dt, feet=len(feet))
-        self._terminations = Terminations(
-            config.terminations,
-            num,
-            fall_height_m=robot.fall_height_m,
-            joints=robot.joint_names,
-            q_default=robot.q_default,
-            control_dt_s=dt,
+        self._commands = make_commands(
+            config.command, num, rngs["command"], control_dt_s=dt, space=space
         )
-        self._scorer = Scorer(self._measure, rewards=self._rewards, terminations=self._terminations)
+        feet = self.engine.state().foot_position_w[0]  # a new engine stands in the default pose
+        self._scorer = make_scorer(
+            config, robot, num, feet_b=feet, kinematics=kinematics, commands=self._commands
+        )
+        self._measure, self._rewards = self._scorer.measure, self._scorer.rewards
         self._episodes = Episodes(
             num, limit=max(1, round(config.episode_s / dt)), parts=self._rewards.names
         )
@@ -119,6 +113,7 @@ class VecEnv:
             robot,
             num,
             domain_dim=self.randomizer.privileged_dim,
+            kinematics=kinematics,
         )
 
     # -------------------------------------------------------------- stepping
@@ -181,7 +176,6 @@ class VecEnv:
             clamped=self.targets.clamped,
         )
         self._episodes.add(parts)
-
         terminated = conditions.terminated
         truncated = self._episodes.over() & ~terminated
 
@@ -235,11 +229,12 @@ class VecEnv:
         self.engine.reset(rows, draw_start(self.config.start, self.robot, rngs))
         world = self.engine.state()
         self._commands.reset(rows)
-        self._terminations.reset(rows)
+        self._scorer.terminations.reset(rows)
         self._episodes.reset(rows)
         self._measure.reset(rows, world.robot.dq[rows])
         self._observer.reset(rows)
         self.targets.reset(rows)
+        self._scorer.begin(rows, world)
         self._sensors.reset(rows)
         self._sensed = self._sensors.sense_rows(world.robot, rows, self._sensed)
         return world
@@ -304,10 +299,11 @@ class VecEnv:
             "sensors": self._sensors,
             "commands": self._commands,
             "measure": self._measure,
-            "terminations": self._terminations,
+            "terminations": self._scorer.terminations,
             "observer": self._observer,
             "targets": self.targets,
             "origins": self._origins,
+            "shaping": self._scorer,
         }
 
     def close(self) -> None:

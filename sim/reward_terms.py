@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from real.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sim.arm_terms import ReachInput
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -25,7 +29,7 @@ class RewardInput:
 
     Attributes:
         dt: control period [s].
-        command: ``[N, C]`` what the action answered: (vx, vy, wz) [m/s, m/s, rad/s], or
+        command: ``[N, C]`` what the action answered: (vx, vy, wz) [m/s, m/s, rad/s], a pose, or
             nothing, C = 0.
         moving: ``[N]`` whether that command asks for motion.
         lin_vel_b: ``[N, 3]`` base linear velocity in the base frame [m/s].
@@ -54,6 +58,7 @@ class RewardInput:
         fallen: ``[N]`` whether the robot has fallen, or a joint left the bounds of the task,
             whatever the task does about it.
         clamped: ``[N, A]`` whether the robot's limits moved the target of this step.
+        reach: what the end effector did, of a task that commands poses; else None.
     """
 
     dt: float
@@ -83,6 +88,7 @@ class RewardInput:
     body_contact: Mask
     fallen: Mask
     clamped: Mask
+    reach: ReachInput | None = None
 
 
 def _sum_of_squares(x: Array) -> Array:
@@ -292,7 +298,7 @@ FOUR_FEET: frozenset[str] = frozenset({"trot"})
 Term = Callable[..., Array]
 
 #: Terms that mean nothing without a velocity command.
-FOLLOW_A_COMMAND = frozenset(
+FOLLOW_A_VELOCITY = frozenset(
     {"track_lin_vel", "track_ang_vel", "feet_air_time", "foot_clearance", "trot"}
 )
 

@@ -10,10 +10,12 @@ from real.signals import RobotState
 from sim.engine import WorldState
 from sim.measure import Measure
 from sim.rewards import RewardTable
+from sim.state import State
 from sim.terminations import Conditions, Terminations, finite_rows
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Ids = NDArray[np.intp]
 
 
 class Scorer:
@@ -23,14 +25,19 @@ class Scorer:
         measure: what happened.
         rewards: the reward's terms.
         terminations: what ends an episode.
+
+    Attributes:
+        measure: the same; so are the others.
+        rewards: see there.
+        terminations: see there.
     """
 
     def __init__(
         self, measure: Measure, *, rewards: RewardTable, terminations: Terminations
     ) -> None:
-        self._measure = measure
-        self._rewards = rewards
-        self._terminations = terminations
+        self.measure = measure
+        self.rewards = rewards
+        self.terminations = terminations
 
     def score(
         self,
@@ -54,14 +61,14 @@ class Scorer:
         with np.errstate(over="ignore", invalid="ignore"):
             gravity_b = projected_gravity(world.robot.quat_wb)
             diverged = world.diverged | ~finite_rows(world, sensed)
-            conditions = self._terminations.check(
+            conditions = self.terminations.check(
                 gravity_b,
                 world.position_w[:, 2],
                 q=world.robot.q,
                 body_contact=world.body_contact,
                 diverged=diverged,
             )
-            measured = self._measure.step(
+            measured = self.measure.step(
                 world,
                 action,
                 command=command,
@@ -69,9 +76,19 @@ class Scorer:
                 fallen=conditions.failed,
                 clamped=clamped,
             )
-            parts = self._rewards.compute(measured, diverged)
+            parts = self.rewards.compute(measured, diverged)
             broken = ~np.isfinite(parts.sum(axis=0))
         if broken.any():
-            self._rewards.void(parts, broken)
+            self.rewards.void(parts, broken)
             conditions = conditions.with_diverged(broken)
         return parts, conditions
+
+    def begin(self, rows: Ids, world: WorldState) -> None:
+        """New episodes in worlds ``rows``, of all worlds' states; nothing is remembered here."""
+
+    def state_dict(self) -> State:
+        """What is remembered from step to step: nothing here."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore what :meth:`state_dict` gave."""

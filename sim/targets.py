@@ -114,7 +114,7 @@ class Targets:
         Returns:
             ``[N, A]`` [rad or m].
         """
-        target = self._decoder.decode(action)
+        target = self._decoder.decode(action, sensed.q[:, self._columns])
         if self._limits is not None:
             q, dq = sensed.q[:, self._columns], sensed.dq[:, self._columns]
             # The first target of an episode starts from the measured pose, as after arming.

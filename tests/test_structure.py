@@ -19,6 +19,7 @@ SOURCES = sorted(
     path.relative_to(ROOT)
     for path in (
         ROOT / "ferry.py",
+        ROOT / "ferry_robot.py",
         *(found for name in PACKAGES for found in (ROOT / name).rglob("*.py")),
     )
 )

@@ -9,6 +9,7 @@ from real.contract import PolicyContract
 from real.memory import HiddenState
 from real.spec import load_robot
 from sim.commands import command_limits
+from sim.pose_commands import reach_of
 from sim.task import action_spec, observation_spec
 from training.run_config import RunConfig
 
@@ -29,6 +30,7 @@ def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
         observation=observation_spec(config, robot),
         action=action_spec(config, robot),
         command=command_limits(config.command),
+        reach=reach_of(config.command, robot),
         config_hash=str(meta.get("config_hash", "")),
         git_sha=str(meta.get("git_sha", "")),
         policy_version=int(meta.get("version", 0)),

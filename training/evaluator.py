@@ -23,6 +23,7 @@ from deploy.policy import OnnxPolicy, Policy
 from deploy.safety import Verdict
 from real.contract import PolicyContract, RobotContract
 from real.errors import FerryError
+from real.reach import ReachSpace
 from real.spec import RobotSpec, load_robot
 from sim.measure import passive_hinges
 from sim.task import EnvConfig
@@ -40,6 +41,7 @@ from training.scores import (
     fall_steps,
     falls_per_minute,
     mean_interval,
+    poses_reached,
     tracking,
 )
 from training.suites import (
@@ -47,14 +49,15 @@ from training.suites import (
     episode_seeds,
     find_suite,
 )
-from training.trial import Trajectory, Worlds, run_trial
+from training.trial import Trajectory, Worlds, contract_space, run_trial
 
 Array = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 
 #: What a score is: ``tracking`` of a velocity command (:func:`training.scores.tracking`), or the
-#: share of time ``upright`` (:func:`training.scores.balance`) where there is nothing to command.
-Measure = Literal["tracking", "upright"]
+#: share of time ``upright`` (:func:`training.scores.balance`) where there is nothing to command, or
+#: the share of commanded poses that were ``reached`` (:func:`training.scores.poses_reached`).
+Measure = Literal["tracking", "upright", "reached"]
 
 #: Episodes that choose the best checkpoint: more would cost training time, fewer would choose by
 #: luck. Every checkpoint meets the same ones.
@@ -207,7 +210,10 @@ def evaluate(
         run = run_trial(policy, worlds, progress=progress or silent)
     dt, steps = robot.control_dt_s, run.command.shape[0]
     measure: Measure = "tracking" if policy.contract.command.dim else "upright"
-    scores, fallen = _scored(run, robot, measure)
+    space = contract_space(policy.contract)
+    if space is not None:
+        measure = "reached"
+    scores, fallen = _scored(run, robot, measure, space)
     upright = np.arange(steps)[:, None] < np.where(fallen == NEVER, steps, fallen)
     clamped = (run.verdict == Verdict.CLAMPED) & upright
     shares = clamped.sum(axis=0) / np.maximum(upright.sum(axis=0), 1)
@@ -232,9 +238,14 @@ def evaluate(
     )
 
 
-def _scored(run: Trajectory, robot: RobotSpec, measure: Measure) -> tuple[Array, Steps]:
+def _scored(
+    run: Trajectory, robot: RobotSpec, measure: Measure, space: ReachSpace | None
+) -> tuple[Array, Steps]:
     """Score and step of the fall of every episode, ``[N]`` each."""
     dt, low = robot.control_dt_s, robot.fall_height_m
+    if space is not None:
+        fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=low, dt_s=dt)
+        return poses_reached(run.command, run.q, space.kinematics, dt_s=dt), fallen
     if measure == "tracking":
         fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=low, dt_s=dt)
         scores = tracking(run.command, run.lin_vel_b, run.ang_vel_b, fallen_at=fallen, dt_s=dt)

@@ -131,6 +131,16 @@ class RunConfig(EnvConfig):
     training: TrainingConfig = TrainingConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @model_validator(mode="after")
+    def _shaping_discounts_as_the_learner_does(self) -> Self:
+        gamma = self.training.ppo.gamma
+        if self.shaping is not None and self.shaping.gamma != gamma:
+            raise ConfigError(
+                f"shaping.gamma is {self.shaping.gamma:g} and training.ppo.gamma {gamma:g}; "
+                "expected the same, or shaping changes which policy is best"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _every_minibatch_has_samples(self) -> Self:
         samples = self.sim.worlds * self.training.horizon
         if self.training.ppo.minibatches > samples:

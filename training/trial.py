@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from deploy.controller import Controller
 from deploy.policy import Policy
 from deploy.safety import SafetySettings
+from real.contract import PolicyContract
 from real.errors import FerryError
 from real.frames import tilt
+from real.reach import ReachSpace
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
 from sim.engine import Engine, InitialState, WorldState
@@ -45,6 +47,7 @@ class Trajectory:
         height_m: ``[T, N]`` height of the base [m].
         lean_rad: ``[T, N]`` how far passive hinges are from upright, see
             :func:`training.scores.lean`; NaN where the physics diverged.
+        q: ``[T, N, J]`` joint positions at the end of each step [rad or m].
         verdict: ``[T, N]`` :class:`~deploy.safety.Verdict` values.
     """
 
@@ -54,6 +57,7 @@ class Trajectory:
     tilt_rad: Array
     height_m: Array
     lean_rad: Array
+    q: Array
     verdict: NDArray[np.int8]
 
 
@@ -149,10 +153,14 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
     contract, seeds = policy.contract, worlds.seeds
     dt, num = contract.control_dt_s, len(seeds)
     steps = round(worlds.suite.episode_s / dt)
-    command = episode_commands(contract.command, generators(seeds, "command"), steps=steps, dt_s=dt)
+    space = contract_space(contract)
+    command = episode_commands(
+        contract.command, generators(seeds, "command"), steps=steps, dt_s=dt, space=space
+    )
     lin_vel, ang_vel = np.empty((steps, num, 3)), np.empty((steps, num, 3))
     tilted, height = np.empty((steps, num)), np.empty((steps, num))
     leaning = np.empty((steps, num))
+    positions = np.empty((steps, num, len(worlds.robot.joints)))
     hinges, upright = passive_hinges(worlds.robot), worlds.robot.q_default
     verdict = np.empty((steps, num), dtype=np.int8)
     controller = Controller(policy, num, settings=SAFETY)
@@ -168,11 +176,20 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
         lin_vel[step], ang_vel[step] = truth.lin_vel_b, truth.robot.gyro_b
         tilted[step] = np.where(truth.diverged, np.nan, tilt(truth.robot.quat_wb))
         height[step] = truth.position_w[:, 2]
+        positions[step] = truth.robot.q
         off = (truth.robot.q - upright)[:, hinges]
         leaning[step] = np.where(truth.diverged, np.nan, lean(off))
         verdict[step] = tick.verdict
         progress(step + 1, steps)
-    return Trajectory(command, lin_vel, ang_vel, tilted, height, leaning, verdict)
+    return Trajectory(command, lin_vel, ang_vel, tilted, height, leaning, positions, verdict)
+
+
+def contract_space(contract: PolicyContract) -> ReachSpace | None:
+    """The poses that a policy may be commanded; None where it is commanded none."""
+    if contract.reach is None:
+        return None
+    low, high = contract.command.low, contract.command.high
+    return ReachSpace(contract.reach, contract.joints, low=low, high=high)
 
 
 def _now_ns(state: RobotState) -> int:

@@ -18,11 +18,11 @@ from deploy.bundle import (
     MAX_BYTES,
     Bundle,
     BundleError,
-    contract_problems,
     golden_json,
     parse_bundle,
     read_bundle,
 )
+from deploy.contract_check import contract_problems
 from deploy.onnx_file import read_onnx, with_metadata
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError

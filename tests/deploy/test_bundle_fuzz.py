@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ferry
-from deploy.bundle import DIGEST_KEY, BundleError, contract_problems, parse_bundle
+from deploy.bundle import DIGEST_KEY, BundleError, parse_bundle
+from deploy.contract_check import contract_problems
 from deploy.onnx_file import read_onnx, with_metadata, without_metadata
 from deploy.policy import OnnxPolicy
 

@@ -46,7 +46,7 @@ def measured(**given: Any) -> RewardInput:
         "fallen": np.array([False, False, False]),
         "clamped": np.zeros((3, 2), dtype=bool),
     }
-    assert set(base) == {f.name for f in dataclasses.fields(RewardInput)}
+    assert {*base, "reach"} == {f.name for f in dataclasses.fields(RewardInput)}
     return RewardInput(**{**base, **given})
 
 
