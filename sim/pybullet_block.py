@@ -158,11 +158,11 @@ def blank_state(num: int, joints: int, feet: int) -> WorldState:
 def state_arrays(state: WorldState) -> Arrays:
     """The arrays of a state by name, those of the robot with ``robot.`` in front; not copied."""
     out = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "robot"}
-    return out | {f"robot.{f.name}": getattr(state.robot, f.name) for f in fields(state.robot)}
+    return out | {f"robot.{name}": values for name, values in state.robot.reported().items()}
 
 
 def copied(state: WorldState) -> WorldState:
     """A state in arrays of its own."""
-    robot = {f.name: getattr(state.robot, f.name).copy() for f in fields(state.robot)}
+    robot = {name: values.copy() for name, values in state.robot.reported().items()}
     own = {f.name: getattr(state, f.name).copy() for f in fields(state) if f.name != "robot"}
     return replace(state, robot=RobotState(**robot), **own)

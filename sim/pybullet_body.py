@@ -272,7 +272,7 @@ class Body:
         return matrix[np.ix_(kept, kept)]
 
     def links(self) -> dict[str, Array]:
-        """What PyBullet made of every link with mass, as it stands, rotors left out.
+        """What PyBullet made of every link with mass that can move, as it stands, without rotors.
 
         ``mass [L]``; ``moments [L, 3]`` of inertia about the axes ``quat_w [L, 4]`` (wxyz) in the
         centre of mass ``com_w [L, 3]``.
@@ -281,7 +281,7 @@ class Body:
         found: list[tuple[float, Array, Array, Array]] = []
         for link in self._links:
             info = pybullet.getDynamicsInfo(body, link, physicsClientId=client)
-            if info[0] == 0.0 or link in self._rotors.values():
+            if info[0] == 0.0 or link in self._rotors.values() or self._is_welded(link):
                 continue
             if link == BASE:
                 place = pybullet.getBasePositionAndOrientation(body, physicsClientId=client)
@@ -292,6 +292,16 @@ class Body:
             found.append((info[0], np.array(info[2]), np.array(place[0]), wxyz(place[1])))
         names = ("mass", "moments", "com_w", "quat_w")
         return {name: np.array(v) for name, v in zip(names, zip(*found, strict=True), strict=True)}
+
+    def _is_welded(self, link: int) -> bool:
+        """Whether nothing but fixed joints is between a link and the world."""
+        while link != BASE:
+            info = pybullet.getJointInfo(self.index, link, physicsClientId=self._client)
+            if info[2] != pybullet.JOINT_FIXED:
+                return False
+            link = info[16]
+        # A base that is held has no mass, see getDynamicsInfo.
+        return pybullet.getDynamicsInfo(self.index, BASE, physicsClientId=self._client)[0] == 0.0
 
     def limits(self) -> Array:
         """``[J, 2]`` position limits, -inf and inf where PyBullet has none."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bundle import not_numbers
+from deploy.agreement import not_numbers
 from real.action import ActionSpec
 from real.contract import (
     CONTRACT_VERSION,

@@ -32,7 +32,9 @@ BUSY = {
 
 
 def busy(task: str, num: int, **options: Any) -> VecEnv:
-    return make_env(load_env_config(task, BUSY[task]), num=num, threads=1, **options)
+    return make_env(
+        load_env_config(task, BUSY.get(task, ["episode_s=1.0"])), num=num, threads=1, **options
+    )
 
 
 def live(env: VecEnv, actions: np.ndarray, row: int) -> dict[str, list[np.ndarray]]:

@@ -49,7 +49,7 @@ def test_the_table_is_of_robots_and_quantities_that_exist():
     documented = read_table(DOCUMENT.read_text(encoding="utf-8"))
     assert {robot for robot, _ in documented} == set(shipped_robots())
     assert {quantity for _, quantity in documented} <= {q.name for q in QUANTITIES}
-    assert all(0.0 < limit < 0.1 for limit in documented.values())
+    assert all(0.0 < limit < 0.25 for limit in documented.values())
 
 
 def test_the_command_replaces_the_table_of_a_document_and_nothing_else(tmp_path):

@@ -62,7 +62,7 @@ def limp(num: int, joints: int, **changes: object) -> JointCommand:
 
 def arrays(state: WorldState) -> dict[str, np.ndarray]:
     out = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "robot"}
-    return out | {f.name: getattr(state.robot, f.name) for f in fields(state.robot)}
+    return out | state.robot.reported()
 
 
 def assert_equal(left: WorldState, right: WorldState, rows: object = slice(None)) -> None:

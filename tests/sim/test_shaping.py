@@ -94,12 +94,12 @@ def test_an_env_pays_the_telescoping_sum_through_resets_and_new_commands():
     env = make_env(config, num=3, threads=1, seed=5)
     try:
         env.reset(1)
-        start = env._shaping.potential.copy()
+        start = env._scorer._shaping.potential.copy()
         assert (start < 0.0).all()
         total, steps = np.zeros(3), 10  # 0.2 s
         for t in range(steps):
             result = env.step(np.random.default_rng(t).normal(size=(3, 7)))
-            phi = env._shaping.potential  # after a reset that of the next episode
+            phi = env._scorer._shaping.potential  # after a reset that of the next episode
             total += GAMMA**t * result.reward_parts["shaping"]
             np.testing.assert_allclose(
                 result.reward, sum(result.reward_parts.values()), rtol=1e-5, atol=1e-6

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from deploy.safety import SafetyFilter, SafetySettings, Verdict
+from real.action import ActionSpec
 from real.config import config_path
 from real.contract import PolicyContract
 from real.errors import ConfigError, FerryError
@@ -65,6 +66,13 @@ def env_of(task: str, *overrides: str, num: int = N) -> VecEnv:
     return VecEnv(config, robot, engine=engine, seed=5)
 
 
+def wished(spec: ActionSpec, action: np.ndarray, robot: RobotSpec, seen: RobotState) -> np.ndarray:
+    """The targets that actions ask for; a delta counts from what the policy saw."""
+    counts_from_q = spec.kind == "joint_position_delta"
+    origin = seen.q[:, robot.actuated_ids] if counts_from_q else np.zeros(action.shape)
+    return origin + np.array(spec.offset) + np.array(spec.scale) * action
+
+
 def sent_by(robot: SafetyFilter, now_ns: int, state: RobotState, wish: np.ndarray) -> Any:
     """What the robot's filter lets through of targets that answer ``state``."""
     stamps = np.full(N, now_ns, dtype=np.int64)
@@ -84,7 +92,9 @@ def test_the_env_sends_what_the_safety_filter_would_have_let_through(task: str) 
     for step in range(60):
         # From gentle to wild, so that targets pass and are clamped.
         action = rng.normal(size=(N, env.action_dim)) * 0.03 * 1.2**step
-        wish = np.array(spec.offset) + np.array(spec.scale) * np.clip(action, -spec.clip, spec.clip)
+        wish = wished(
+            env.action_spec, np.clip(action, -spec.clip, spec.clip), env.robot, env.sensed
+        )
         there = sent_by(safety, (step + 1) * period, env.sensed, wish)
         result = env.step(action)
         np.testing.assert_allclose(env.targets.sent, there.command.q_des, rtol=0.0, atol=1e-12)
@@ -120,7 +130,7 @@ def test_any_state_of_any_robot_gives_the_same_target_here_and_there(name: str) 
             dq=span * rng.normal(size=(N, len(robot.joints))),
         )
         action = targets.clip(rng.normal(size=(N, spec.dim)) * 3.0)
-        wish = np.array(spec.offset) + np.array(spec.scale) * action
+        wish = wished(spec, action, robot, state)
         now = round((step + 1) * robot.control_dt_s * 1e9)
         there = sent_by(safety, now, state, wish)
         np.testing.assert_allclose(
