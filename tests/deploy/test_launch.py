@@ -66,6 +66,7 @@ def given(tmp_path):
         "bundle": str(write_bundle(tmp_path / "stand.onnx")),
         "robot": "loopback",
         "robot_file": "",
+        "trusted_keys": "",
         "robot_options": "{start: {FL_hip_joint: 0.1}}",
         "safety_settings": str(settings),
         "record": str(tmp_path / "out.mcap"),
