@@ -29,11 +29,9 @@ def remembered(policy: ActorCritic) -> dict[str, float]:
     return {"score": float(policy.hidden_size)}
 
 
-@pytest.mark.parametrize("returns", ["vtrace", "decoupled"])
-def test_it_learns_from_fragments_is_scored_beside_and_resumed(tmp_path, returns):
+def test_it_learns_from_fragments_is_scored_beside_and_resumed(tmp_path):
     config = toy_config(
         f"training.horizon={HORIZON}",
-        f"training.runtime.returns={returns}",
         "training.runtime.actors=2",
         "training.network.gru=6",
         "training.network.critic_gru=5",
@@ -53,7 +51,8 @@ def test_it_learns_from_fragments_is_scored_beside_and_resumed(tmp_path, returns
         assert checkpoint.step == steps
     assert checkpoint.counters["version"] == 2 * UPDATES  # nothing was refused
     assert checkpoint.counters["best_score"] == 6.0
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    error = [json.loads(line)["ppo/ratio_error"] for line in lines]
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    error = [line["ppo/ratio_error"] for line in lines if "ppo/ratio_error" in line]
+    assert len(error) == 2 * UPDATES
     assert np.isfinite(error).all()
     assert min(error) < 1e-5  # fragments of the newest version: the stored state is the right one
