@@ -23,6 +23,8 @@ from training.networks import ActorCritic, NetworkConfig
 from training.normalizer import Moments
 from training.parity import Recording
 
+pytestmark = pytest.mark.slow  # torch's exporter takes seconds to import and to run
+
 CONFIG = short_config()
 ROBOT = load_robot("a1")
 SPEC = observation_spec(CONFIG, ROBOT)
