@@ -53,8 +53,8 @@ def named_end_effector(robot: RobotSpec) -> str:
     """
     if robot.end_effector is None:
         raise FerryError(
-            f"{robot.source}: robot {robot.name!r} names no end_effector: which link's place is "
-            "meant?"
+            f"{robot.source}: robot {robot.name!r} names no end_effector, whose place is "
+            "asked for; name the link there"
         )
     return robot.end_effector
 
