@@ -110,7 +110,7 @@ METRICS: dict[str, Metric] = {
     "time/steps_per_s": Metric("1/s", "control steps of this iteration over its wall time"),
     "time/collect_s": Metric(
         "s",
-        "wall time of collecting this iteration's rollout; of waiting for rollouts where actors make "
+        "wall time of collecting this iteration's rollout; of waiting for some, where actors make "
         "them beside the learner",
     ),
     "time/update_s": Metric("s", "wall time of this iteration's update"),
