@@ -84,7 +84,7 @@ class SafetyFilter:
         self._known = False  # whether all of it is a number
         self._speed: Array = np.zeros(shape)  # of that target, zero after a reset
         box = self.settings.workspace
-        self._workspace = box and Workspace.load(box, robot=contract.robot, columns=self.columns)
+        self._workspace = box and Workspace.load(box, contract, columns=self.columns)
         self._gyro = _gyro_check(contract, num, settings=self.settings)
         self._q: Array = np.full(shape, np.nan)
         self._q_ns: Stamps = np.zeros(num, dtype=np.int64)

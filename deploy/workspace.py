@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from deploy.checks import Check, Fault
-from real.chain import Chain, read_chain
+from real.chain import read_chain
 from real.config import Config
+from real.contract import PolicyContract
+from real.kinematics import Kinematics
 from real.spec import load_robot
 
 Array = NDArray[np.float64]
@@ -48,7 +50,8 @@ class WorkspaceSettings(Config):
     """A measured hand further outside than this stops the robot [m]; None: disabled."""
 
     robot: str | None = None
-    """Robot file with the arm's description and ``end_effector``; None: the bundle's robot."""
+    """Robot file with the arm's description and ``end_effector``; None: what the bundle says of
+    them, or its robot's file if it commands no poses."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> WorkspaceSettings:
@@ -66,27 +69,34 @@ class Workspace:
 
     Attributes:
         settings: the box.
-        chain: from base link to hand.
+        kinematics: from base to hand.
         columns: the actuated ones among the joints.
     """
 
     settings: WorkspaceSettings
-    chain: Chain
+    kinematics: Kinematics
     columns: Columns
 
     @staticmethod
-    def load(settings: WorkspaceSettings, *, robot: str, columns: Columns) -> Workspace:
-        """Read the arm's description.
+    def load(
+        settings: WorkspaceSettings, contract: PolicyContract, *, columns: Columns
+    ) -> Workspace:
+        """Take the arm from the bundle, or read its description.
 
         Raises:
-            FerryError: see :func:`real.chain.read_chain`.
+            FerryError: see :func:`real.chain.read_chain`; or the arm has a joint that the policy
+                does not know.
         """
-        spec = load_robot(settings.robot or robot, read_limits=False)
-        return Workspace(settings, read_chain(spec), columns)
+        if settings.robot is None and contract.reach is not None:
+            chain = contract.reach.chain
+        else:
+            chain = read_chain(load_robot(settings.robot or contract.robot, read_limits=False))
+        # By name: a robot file may list the joints in another order than the bundle.
+        return Workspace(settings, Kinematics(chain, contract.joint_names), columns)
 
     def distance(self, q: Array, *, margin: float) -> Array:
         """``[N, J]`` -> ``[N]`` how far the hand is outside of the box less a margin [m]."""
-        hand = self.chain.position(q)
+        hand = self.kinematics.pose(q)[0]
         low, high = np.array(self.settings.low) + margin, np.array(self.settings.high) - margin
         beyond = np.maximum(np.maximum(low - hand, hand - high), 0.0)
         return np.sqrt((beyond * beyond).sum(axis=1))

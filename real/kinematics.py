@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real.errors import FerryError
-from real.frames import conjugate, multiply, rotate
+from real.frames import about, conjugate, multiply, rotate
 
 Array = NDArray[np.float64]
 
@@ -135,11 +135,7 @@ class Kinematics:
             if self._slides[index]:
                 position = position + q[:, column, None] * axes[index]
                 continue
-            half = 0.5 * q[:, column]
-            turn = np.empty((num, 4))
-            turn[:, 0] = np.cos(half)
-            turn[:, 1:] = np.sin(half)[:, None] * self._axis[index]
-            quat = multiply(quat, turn)
+            quat = multiply(quat, about(self._axis[index], q[:, column]))
         tip = position + rotate(quat, self._tip[0])
         return tip, multiply(quat, self._tip[1]), places, axes
 

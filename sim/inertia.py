@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from real.chain import read_origin
 from real.errors import FerryError
-from real.frames import conjugate, from_rpy, multiply, rotate, to_matrix, to_rpy
+from real.frames import Pose, to_matrix, to_rpy
 from real.spec import RobotSpec
 
 log = logging.getLogger(__name__)
@@ -23,25 +24,6 @@ Array = NDArray[np.float64]
 _ROUNDING = 1e-7
 _CORRECTABLE = 0.2
 _KEYS = ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")
-
-
-@dataclass(frozen=True)
-class Pose:
-    """A frame in another one: position ``[3]`` [m] and orientation ``[4]`` wxyz."""
-
-    position: Array
-    quat: Array
-
-    def then(self, child: Pose) -> Pose:
-        """The pose of ``child``, which is given in this frame, in this frame's parent."""
-        return Pose(
-            self.position + rotate(self.quat, child.position), multiply(self.quat, child.quat)
-        )
-
-    def inverse(self) -> Pose:
-        """The parent in this frame."""
-        back = conjugate(self.quat)
-        return Pose(-rotate(back, self.position), back)
 
 
 @dataclass(frozen=True)
@@ -192,7 +174,7 @@ def _read(element: ElementTree.Element, *, check: bool) -> tuple[Inertial, str]:
         xx, yy, zz, xy, xz, yz = (
             float(inertia_element.get(key, "nan" if key[1] == key[2] else "0")) for key in _KEYS
         )
-        origin = read_origin(element)
+        origin = read_origin(element, "inertial")
     except ValueError as error:
         raise FerryError(f"<inertial>: {error}") from error
     inertia = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
@@ -257,11 +239,3 @@ def write_origin(element: ElementTree.Element, pose: Pose) -> None:
     xyz = " ".join(repr(float(v)) for v in pose.position)
     rpy = " ".join(repr(v) for v in to_rpy(pose.quat))
     ElementTree.SubElement(element, "origin", xyz=xyz, rpy=rpy)
-
-
-def read_origin(element: ElementTree.Element) -> Pose:
-    """The ``<origin>`` of an element; zero where there is none, as URDF says."""
-    origin = element.find("origin")
-    xyz = "0 0 0" if origin is None else origin.get("xyz", "0 0 0")
-    rpy = "0 0 0" if origin is None else origin.get("rpy", "0 0 0")
-    return Pose(np.array(xyz.split(), dtype=np.float64), from_rpy([float(a) for a in rpy.split()]))

@@ -18,9 +18,10 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from real.chain import moved
 from real.errors import FerryError
-from real.frames import to_matrix
-from sim.inertia import Inertial, Pose, write_inertial, write_origin
+from real.frames import Pose, to_matrix
+from sim.inertia import Inertial, write_inertial, write_origin
 from sim.meshes import mesh_folder, write_stl
 
 log = logging.getLogger(__name__)
@@ -162,12 +163,7 @@ class _Writer:
         slide = int(model.jnt_type[joint]) == int(_JOINT.mjJNT_SLIDE)
         axis, ref = model.jnt_axis[joint], float(model.qpos0[model.jnt_qposadr[joint]])
         # An MJCF shows the pose in which the joint reads `ref`, a URDF that in which it reads 0.
-        half = -0.5 * ref
-        back = (
-            Pose(-ref * axis, _IDENTITY)
-            if slide
-            else Pose(np.zeros(3), np.array([np.cos(half), *(np.sin(half) * axis)]))
-        )
+        back = moved("slide" if slide else "hinge", axis, -ref)
         element = ElementTree.SubElement(
             self.element,
             "joint",

@@ -10,7 +10,7 @@ import pybullet
 from numpy.typing import NDArray
 
 from real.errors import FerryError
-from sim.inertia import Pose
+from real.frames import Pose
 from sim.pybullet_plan import Blueprint, Parameters
 from sim.rotors import GEAR, rotor_inertia, rotor_of
 from sim.urdf import BASE_FRAME, UNLIMITED

@@ -14,9 +14,8 @@ import pybullet
 from numpy.typing import NDArray
 
 from real.errors import FerryError
-from real.frames import IDENTITY, normalize, rotate, rotate_inverse
+from real.frames import IDENTITY, Pose, normalize, rotate, rotate_inverse
 from sim.engine import GRAVITY, InitialState, WorldState
-from sim.inertia import Pose
 from sim.pybullet_body import Body, wxyz
 from sim.pybullet_plan import Blueprint, Parameters
 from sim.urdf import BASE_FRAME

@@ -17,17 +17,17 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from real.chain import read_origin
 from real.description import is_mjcf
 from real.errors import FerryError, nearest
+from real.frames import Pose
 from real.spec import RobotSpec
 from sim.inertia import (
     MASSLESS,
     Inertial,
-    Pose,
     check_moving,
     fuse,
     read_inertials,
-    read_origin,
     write_inertial,
     write_origin,
 )
@@ -213,7 +213,7 @@ def _tree(
             if here not in parent or parent[here][1].get("type") != "fixed":
                 break
             here, joint = parent[here]
-            pose = read_origin(joint).then(pose)
+            pose = read_origin(joint, path).then(pose)
         carrier[link], in_carrier[link] = here, pose
     return roots[0], carrier, in_carrier
 

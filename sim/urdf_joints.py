@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from real.chain import KINDS, moved, read_axis, read_origin
 from real.errors import FerryError
 from real.spec import JointSpec, RobotSpec
-from sim.inertia import Pose, read_origin, write_origin
+from sim.inertia import write_origin
 
 log = logging.getLogger(__name__)
 
@@ -61,18 +62,13 @@ def lock_joints(robot: RobotSpec, joints: Joints, path: Path) -> None:
 
 def _lock(joint: ElementTree.Element, position: float, path: Path) -> None:
     kind = joint.get("type", "")
-    axis = _unit_axis(joint, path)
-    if kind == "prismatic":
-        moved = Pose(position * axis, np.array([1.0, 0.0, 0.0, 0.0]))
-    elif kind in {"revolute", "continuous"}:
-        turn = np.array([math.cos(0.5 * position), *(math.sin(0.5 * position) * axis)])
-        moved = Pose(np.zeros(3), turn)
-    else:
+    if kind not in KINDS:
         raise FerryError(
             f"{path}: joint {joint.get('name')!r} is of type {kind!r}, which cannot be locked; "
             "expected revolute, continuous or prismatic"
         )
-    write_origin(joint, read_origin(joint).then(moved))
+    place = moved(KINDS[kind], read_axis(joint, path), position)
+    write_origin(joint, read_origin(joint, path).then(place))
     joint.set("type", "fixed")
     for tag in ("axis", "limit", "dynamics", "mimic", "safety_controller"):
         for old in joint.findall(tag):
@@ -110,24 +106,10 @@ def complete_joints(robot: RobotSpec, joints: Joints, path: Path) -> None:
             log.warning("%s: joint %r is continuous: its position limits are ignored", path, name)
         _complete(element, named[name])
         # PyBullet takes an axis of length 2 as a joint that moves twice as far, in part.
-        axis = _unit_axis(element, path)
+        axis = read_axis(element, path)
         for old in element.findall("axis"):
             element.remove(old)
         ElementTree.SubElement(element, "axis", xyz=" ".join(repr(float(v)) for v in axis))
-
-
-def _unit_axis(joint: ElementTree.Element, path: Path) -> Array:
-    """Axis of a joint, ``[3]``, x where the file gives none, as URDF says."""
-    element = joint.find("axis")
-    text = "1 0 0" if element is None else element.get("xyz", "1 0 0")
-    axis = np.array(text.split(), dtype=np.float64)
-    length = float(np.linalg.norm(axis))
-    if axis.shape != (3,) or not (math.isfinite(length) and length > 0.0):
-        raise FerryError(
-            f"{path}: joint {joint.get('name')!r}: <axis xyz={text!r}>; expected three numbers "
-            "that are not all 0"
-        )
-    return axis / length
 
 
 def _complete(element: ElementTree.Element, joint: JointSpec) -> None:

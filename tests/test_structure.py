@@ -51,7 +51,11 @@ NOT_IN_THE_BASE_INSTALL = [
 
 # Third-party modules that have one room, and the files that are it.
 HOMES: dict[str, set[str]] = {
-    "ray": {"training/cluster.py", "training/cluster_learners.py"},
+    "ray": {
+        "training/cluster.py",
+        "training/cluster_learners.py",
+        "training/ray_processes.py",
+    },
     "mcap": {"real/log.py"},
     "mcap_ros2": {"real/log.py"},
     "rclpy": NODE_FILES,

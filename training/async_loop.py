@@ -82,6 +82,7 @@ class AsyncRuntime(Runtime):
         )
         self._budget = RestartBudget(config.max_restarts, config.restart_window_s, clock=clock)
         self._starts = [0] * actors
+        self._unused_starts: list[int] = []  # of more actors that a run before this one had
         self._lock = threading.Lock()  # of all that both threads touch
         self._crew: ActorCrew | None = None
         self._thread: threading.Thread | None = None
@@ -151,22 +152,24 @@ class AsyncRuntime(Runtime):
         """See :class:`training.loop.Runtime`."""
         if self._crew is None:
             self.start()
-        begun = time.perf_counter()
-        admitted = self._await(stop)
-        if admitted is None:
-            return None
-        ready = time.perf_counter()
-        if self._last is None:
-            self._begin()  # until now processes were starting, which is nobody's idle time
-        else:
-            self._waited_s += ready - begun
-        rollouts = [a.rollout for a in admitted]
-        weights = [a.weight for a in admitted]
-        try:
-            snapshot, metrics = self.learner.update(rollouts, weights=weights)
-        except LearnerLostError:
-            self._kept = admitted  # nothing was learned from them: once more, with all learners
-            return self.iterate(stop)
+        while True:
+            begun = time.perf_counter()
+            admitted = self._await(stop)
+            if admitted is None:
+                return None
+            ready = time.perf_counter()
+            if self._last is None:
+                self._begin()  # until now processes were starting, which is nobody's idle time
+            else:
+                self._waited_s += ready - begun
+            rollouts = [a.rollout for a in admitted]
+            try:
+                snapshot, metrics = self.learner.update(
+                    rollouts, weights=[a.weight for a in admitted]
+                )
+                break
+            except LearnerLostError:
+                self._kept = admitted  # nothing was learned from them: again, with all learners
         if snapshot.version - self._newest.version >= self.throttle.settings.publish_every:
             self._publish(snapshot)
         done = time.perf_counter()
@@ -297,7 +300,8 @@ class AsyncRuntime(Runtime):
 
     def _actor_state(self) -> Arrays:
         starts = self._starts if self._crew is None else self._crew.starts
-        return {"starts": np.array([n + 1 for n in starts], dtype=np.int64)}
+        counts = [n + 1 for n in starts] + self._unused_starts
+        return {"starts": np.array(counts, dtype=np.int64)}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See :class:`training.loop.Runtime`. All worlds begin anew: none has an episode yet."""
@@ -308,8 +312,9 @@ class AsyncRuntime(Runtime):
     def _restore_actors(self, state: Arrays, *, source: str) -> None:
         """Actors begin new episodes with random numbers that nobody drew before."""
         before = [int(n) for n in state["starts"]] if "starts" in state else [1]
-        kept = before + [0] * (len(self._starts) - len(before))
-        self._starts = kept[: len(self._starts)]
+        actors = len(self._starts)
+        kept = before + [0] * (actors - len(before))
+        self._starts, self._unused_starts = kept[:actors], kept[actors:]
         self._newest = self.learner.snapshot()
 
     def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -105,6 +105,8 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint) -> Path:
     temporary = root / f".writing_{checkpoint.name}_{os.getpid()}"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        # Left by a process that was killed here: in a container the next one has its number, too.
+        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         digests: dict[str, str] = {}
         for field, file in _FILES.items():

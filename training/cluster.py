@@ -1,9 +1,9 @@
-"""The asynchronous runtime's processes, on Ray: the only file that knows it.
+"""The asynchronous runtime's processes, on Ray; other learners: :mod:`training.cluster_learners`.
 
 Actors, evaluators and the store of weights are Ray actors, on this machine or on a cluster:
 
 * the learner is the process that calls :func:`ray_engine`; the store of weights is beside it;
-* each actor and evaluator has a CPU to itself, on the machine that :mod:`training.placement` says;
+* everybody else has a CPU to itself, on the machine that :mod:`training.placement` says;
 * whoever replaces one of them, on a machine that is lost say, is placed anew among the living.
 
 What they exchange is NumPy. Every wait has a deadline.
@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -27,21 +26,18 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.exceptions import RayError
 
 from real.errors import FerryError
 from real.rollout import Rollout
 from training.actor import ActorWorker
-from training.placement import Machine, Placement
-from training.roles import RoleFailed, ScoreRequest, Task, actor_id
+from training.ray_processes import FETCH_S, Processes, fetch, on, where
+from training.roles import ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
 from training.symmetry import Mirror
 
 log = logging.getLogger(__name__)
 
-#: How long to wait for what should be there [s].
-_FETCH_S = 30.0
 #: How long an actor waits for the store's answer before it goes on with the weights it has [s].
 _ANSWER_S = 0.05
 #: How long a cluster's head may take to accept a connection [s].
@@ -91,7 +87,7 @@ class _Feed:
             try:
                 refs: Any = ray.get(ready[0], timeout=_ANSWER_S)
                 if refs:
-                    newer: PolicySnapshot = ray.get(refs[0], timeout=_FETCH_S)
+                    newer: PolicySnapshot = ray.get(refs[0], timeout=FETCH_S)
                     if newer.version > self._snapshot.version:
                         self._snapshot = newer
             except RayError:  # the store died; it is started again, the next question finds it
@@ -126,7 +122,7 @@ class _Actor:
         return rollout, time.perf_counter() - start
 
     def where(self) -> tuple[str, int]:
-        return _where()
+        return where()
 
 
 class _Evaluator:
@@ -143,17 +139,7 @@ class _Evaluator:
         return record, time.perf_counter() - start
 
     def where(self) -> tuple[str, int]:
-        return _where()
-
-
-def _where() -> tuple[str, int]:
-    """Ray's name of the machine that this process runs on, and its process id there."""
-    return ray.get_runtime_context().get_node_id(), os.getpid()
-
-
-def _on(machine: str) -> Any:
-    """There, or elsewhere if that machine is lost."""
-    return NodeAffinitySchedulingStrategy(machine, soft=True)
+        return where()
 
 
 class RayEngine:
@@ -161,15 +147,16 @@ class RayEngine:
 
     Args:
         task: what the processes need to know.
+
+    Attributes:
+        processes: actors, evaluators and whoever else takes a CPU of the run.
     """
 
     def __init__(self, task: Task) -> None:
         self._task = ray.put(task)
-        self._here, _ = _where()
-        self._placement = Placement(self._here)
-        self._wheres: dict[Any, Any] = {}  # handle -> where its machine and process id will be
+        self.processes = Processes()
         # The engine itself starts the store again under the same name.
-        beside: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": _on(self._here)}
+        beside: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": on(self.processes.here)}
         self.store: Any = ray.remote(_Store).options(max_restarts=-1, **beside).remote()
         self._published: tuple[int, list[Any]] = (-1, [])
         self._reminded = 0.0
@@ -178,21 +165,11 @@ class RayEngine:
     def start_actor(self, worker: int, restart: int, snapshot: PolicySnapshot) -> Any:
         """See :class:`training.roles.Engine`."""
         stream = (worker, restart)
-        return self._start(self._actor, self._task, stream, ray.put(snapshot), self.store)
+        return self.processes.start(self._actor, self._task, stream, ray.put(snapshot), self.store)
 
     def start_evaluator(self) -> Any:
         """See :class:`training.roles.Engine`."""
-        return self._start(self._evaluator, self._task)
-
-    def _start(self, role: Any, *arguments: Any) -> Any:
-        """Begin to start a process with a CPU of its own."""
-        machine = self._placement.choose(_machines())
-        strategy = "SPREAD" if machine is None else _on(machine)
-        place: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": strategy}
-        handle = role.options(max_restarts=0, **place).remote(*arguments)
-        self._placement.put(handle, machine)
-        self._wheres[handle] = handle.where.remote()
-        return handle
+        return self.processes.start(self._evaluator, self._task)
 
     def collect(self, actor: Any) -> Any:
         """See :class:`training.roles.Engine`."""
@@ -215,34 +192,13 @@ class RayEngine:
 
     def fetch(self, ticket: Any) -> Any:
         """See :class:`training.roles.Engine`."""
-        try:
-            result = ray.get(ticket, timeout=_FETCH_S)
-        except RayTaskError as error:
-            raise RoleFailed(str(error)) from error
-        except GetTimeoutError as error:
-            raise RoleFailed(f"its result did not arrive within {_FETCH_S:g} s") from error
-        except RayError as error:
-            raise RoleFailed(f"{type(error).__name__}: {error}") from error
-        first, second = result
+        first, second = fetch(ticket)
         # Memory of our own: the shared one is read-only, and small.
         return (_own(first) if isinstance(first, Rollout) else first), second
 
     def kill(self, handle: Any) -> None:
         """See :class:`training.roles.Engine`."""
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(handle, no_restart=True)
-        known = self._wheres.pop(handle, None)
-        if known is None:
-            return
-        came = bool(ray.wait([known], timeout=0.0)[0])
-        self._placement.remove(handle, came=came)
-        if not came:
-            return
-        # A process that hangs in compiled code or is stopped does not hear Ray.
-        with contextlib.suppress(RayError, OSError):
-            machine, pid = ray.get(known, timeout=_FETCH_S)
-            if machine == self._here:
-                os.kill(pid, signal.SIGKILL)
+        self.processes.kill(handle)
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See :class:`training.roles.Engine`."""
@@ -262,19 +218,9 @@ class RayEngine:
 
     def close(self) -> None:
         """End every process of the run."""
-        for handle in list(self._wheres):
-            self.kill(handle)
+        self.processes.close()
         with contextlib.suppress(RayError, ValueError):
             ray.kill(self.store, no_restart=True)
-
-
-def _machines() -> list[Machine]:
-    """The living machines of the cluster."""
-    return [
-        Machine(node["NodeID"], node["Resources"].get("CPU", 0.0))
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
 
 
 def _own(rollout: Rollout) -> Rollout:
@@ -334,9 +280,9 @@ def ray_engine(
             configure_logging=False,
             **({} if address else here),
         )
-    except (RayError, RuntimeError, ValueError, ConnectionError, OSError) as error:
-        where = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
-        raise FerryError(f"cannot {where}: {error}") from error
+    except Exception as error:  # of this very class where its daemon takes too long to start
+        what = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
+        raise FerryError(f"cannot {what}: {error}") from error
     try:
         engine = RayEngine(task)
         try:

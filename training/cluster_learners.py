@@ -5,25 +5,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import socket
 from typing import Any
 
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from real.rollout import Rollout
 from training.learner_group import Learned, LearnerSpec, Meeting
 from training.parallel import ALONE, LearnerLostError, join_learners, leave_learners
 from training.probe import policy_digest
-from training.roles import RoleFailed
+from training.ray_processes import Processes, fetch, where
 from training.shares import of_worlds
-
-#: How long to wait for an answer that is there [s].
-_FETCH_S = 30.0
 
 
 class _Learner:
@@ -33,8 +26,8 @@ class _Learner:
         torch.set_num_threads(spec.threads)
         self._learner = spec.make(rank=rank)
 
-    def started(self) -> int:
-        return os.getpid()
+    def where(self) -> tuple[str, int]:
+        return where()
 
     def meet(self, meeting: Meeting) -> None:
         leave_learners()
@@ -65,25 +58,24 @@ class _Learner:
 
 
 class RayLearnerHost:
-    """See :class:`training.learner_group.LearnerHost`; Ray has been started.
+    """See :class:`training.learner_group.LearnerHost`.
 
     Args:
         spec: of every learner.
+        processes: of the run.
         local: whether all of them are on this machine.
     """
 
-    def __init__(self, spec: LearnerSpec, *, local: bool) -> None:
+    def __init__(self, spec: LearnerSpec, processes: Processes, *, local: bool) -> None:
         self._spec = ray.put(spec)
+        self._processes = processes
         self._local = local
-        self._pids: dict[Any, Any] = {}  # handle -> where its process id will be
-        place: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        self._remote: Any = ray.remote(_Learner).options(**place)
+        self._remote: Any = ray.remote(_Learner)
 
     def start(self, rank: int) -> tuple[Any, Any]:
         """See :class:`training.learner_group.LearnerHost`; so for the other methods."""
-        handle = self._remote.remote(self._spec, rank)
-        self._pids[handle] = handle.started.remote()
-        return handle, self._pids[handle]
+        handle = self._processes.start(self._remote, self._spec, rank)
+        return handle, self._processes.started(handle)
 
     def free_address(self) -> str:
         """A port that is free now: whoever takes it in between makes the meeting fail, once."""
@@ -106,21 +98,8 @@ class RayLearnerHost:
 
     def fetch(self, ticket: Any) -> Any:
         """See :meth:`start`."""
-        try:
-            return ray.get(ticket, timeout=_FETCH_S)
-        except GetTimeoutError as error:
-            raise RoleFailed(f"its answer did not arrive within {_FETCH_S:g} s") from error
-        except RayTaskError as error:
-            raise RoleFailed(str(error)) from error
-        except RayError as error:
-            raise RoleFailed(f"{type(error).__name__}: {error}") from error
+        return fetch(ticket)
 
     def kill(self, handle: Any) -> None:
         """See :meth:`start`."""
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(handle, no_restart=True)
-        # A process that hangs in compiled code or is stopped does not hear that.
-        known = self._pids.pop(handle, None)
-        if self._local and known is not None and ray.wait([known], timeout=0.0)[0]:
-            with contextlib.suppress(RayError, OSError):
-                os.kill(ray.get(known, timeout=_FETCH_S), signal.SIGKILL)
+        self._processes.kill(handle)

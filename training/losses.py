@@ -58,8 +58,10 @@ def decoupled_surrogate(
     :func:`clipped_surrogate`.
 
     Source: Hilton et al., "Batch size-invariance for policy optimization", 2021, equation 3. There
-    the proximal policy is an average of recent ones and ``weight_bar`` is infinite; a bound keeps
-    a few samples from ruling a minibatch once the data is old.
+    the proximal policy is an average of recent ones, since one object is that results do not
+    depend on the batch size, and ``weight_bar`` is infinite. Where the object is stale data alone,
+    the policy before the update is the usual choice (Fu et al., "AReaL", 2025); a bound keeps a few
+    samples from ruling a minibatch once the data is old.
 
     Args:
         log_prob: ``[B]`` log density of the actions under the policy.

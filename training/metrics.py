@@ -108,7 +108,11 @@ METRICS: dict[str, Metric] = {
     "ppo/step_share": Metric("1", "share of the actor's steps taken; below 1 if stop_kl ended it"),
     "ppo/explained_variance": Metric("1", "share of the value targets' variance explained"),
     "time/steps_per_s": Metric("1/s", "control steps of this iteration over its wall time"),
-    "time/collect_s": Metric("s", "wall time of collecting this iteration's rollout"),
+    "time/collect_s": Metric(
+        "s",
+        "wall time of collecting this iteration's rollout; of waiting for some, where actors make "
+        "them beside the learner",
+    ),
     "time/update_s": Metric("s", "wall time of this iteration's update"),
     "time/training_s": Metric("s", "wall time of training so far, evaluation included"),
     "time/evaluation_s": Metric("s", "wall time of evaluation so far"),

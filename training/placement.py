@@ -1,4 +1,4 @@
-"""Which machine of a cluster each actor and evaluator runs on. Pure bookkeeping, no engine in it.
+"""Which machine of a cluster each process of a run is on. Pure bookkeeping, no engine in it.
 
 The engine's own spreading is best effort: it may put two actors on one machine while another
 machine, which has just joined, idles.
@@ -27,12 +27,12 @@ class Machine:
 class Placement:
     """Remembers where everybody is, and says where the next one goes.
 
-    Each actor and each evaluator takes one CPU, and so does the learner where it runs. The next
-    one goes where the share of CPUs in use is the smallest with it; among equals, where the
-    learner is not. On one machine everything is on that one.
+    Each actor, each evaluator and each other learner takes one CPU, and so does the first learner
+    where it runs. The next one goes where the share of CPUs in use is the smallest with it; among
+    equals, where the first learner is not. On one machine everything is on that one.
 
     Args:
-        here: name of the machine with the learner.
+        here: name of the machine with the first learner.
     """
 
     def __init__(self, here: str) -> None:

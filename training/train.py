@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -47,6 +47,9 @@ from training.run_folder import (
 from training.scoring import EvaluatorCrew, InlineScorers, Scorers
 from training.session import Session
 from training.symmetry import Mirror
+
+if TYPE_CHECKING:  # Ray is an extra
+    from training.ray_processes import Processes
 
 __all__ = [
     "LoadedPolicy",
@@ -248,7 +251,7 @@ def _asynchronous(
             )
         )
         runtime = AsyncRuntime(
-            stack.enter_context(_lead(config, env, local=address is None)),
+            stack.enter_context(_lead(config, env, engine.processes, local=address is None)),
             engine,
             config=runtime_config,
             actors=actors,
@@ -272,7 +275,9 @@ def _asynchronous(
 
 
 @contextlib.contextmanager
-def _lead(config: RunConfig, env: VectorEnv, *, local: bool) -> Iterator[Learner]:
+def _lead(
+    config: RunConfig, env: VectorEnv, processes: Processes, *, local: bool
+) -> Iterator[Learner]:
     """The learner of this process, and with it those of others if there are any."""
     spec, runtime = _learner(config, env), config.training.runtime
     if runtime.learners == 1:
@@ -281,7 +286,7 @@ def _lead(config: RunConfig, env: VectorEnv, *, local: bool) -> Iterator[Learner
     from training.cluster_learners import RayLearnerHost
 
     budget = RestartBudget(runtime.max_restarts, runtime.restart_window_s, clock=time.monotonic)
-    host = RayLearnerHost(spec, local=local)
+    host = RayLearnerHost(spec, processes, local=local)
     lead = LeadLearner(spec, host, config=runtime, budget=budget, clock=time.monotonic)
     try:
         yield lead

@@ -9,8 +9,10 @@ from pydantic import ValidationError
 from deploy.checks import Check
 from deploy.safety import SafetyFilter, SafetySettings, Verdict
 from deploy.workspace import Workspace, WorkspaceSettings
-from real.chain import chain_of
+from real.chain import read_chain
 from real.errors import FerryError
+from real.kinematics import Kinematics
+from real.reach import Reach
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec, load_robot
 from tests.deploy.stand_bundle import stand_contract
@@ -61,9 +63,7 @@ class ArmBench:
         )
         self.num, self.now, self.q = num, 1_000_000_000, np.zeros((num, 3))
         self.filter = SafetyFilter(stand_contract(robot), num, settings=settings)
-        self.chain = chain_of(
-            robot.description_file(), link="tip", base_link="base", joints=robot.joint_names
-        )
+        self.arm = Kinematics(read_chain(robot), robot.joint_names)
 
     def send(self, q_des):
         self.now += DT
@@ -76,7 +76,7 @@ class ArmBench:
         return result
 
     def hand(self) -> np.ndarray:
-        return self.chain.position(self.q)
+        return self.arm.pose(self.q)[0]
 
 
 def test_a_hand_stops_before_the_wall_and_goes_back_freely(arm):
@@ -169,3 +169,29 @@ def test_each_of_many_arms_gets_what_it_would_get_alone(arm):
         row = slice(i, i + 1)
         alone, _ = made.limit(target[row], previous=previous[row], q=q[row])
         assert np.allclose(alone[0], together[i])
+
+
+def test_a_bundle_that_commands_poses_brings_its_arm_along(arm):
+    robot, _ = arm
+    contract = stand_contract(robot)
+    # On a robot computer there may be no description of this arm at all.
+    contract = dataclasses.replace(
+        contract, robot="nowhere", reach=Reach(read_chain(robot), share=0.5)
+    )
+    settings = SafetySettings(workspace=WorkspaceSettings(**BOX))
+    box = SafetyFilter(contract, 1, settings=settings)._workspace
+    assert isinstance(box, Workspace)
+    # The first bar lies along -y to -0.5, the second along x: 0.22 beyond -0.3 and its margin.
+    q = np.array([[0.0, -np.pi / 2, np.pi / 2]])
+    assert box.distance(q, margin=0.02) == pytest.approx(0.22)
+
+
+def test_joints_are_those_of_the_bundle_in_whatever_order_the_robot_file_has_them(arm):
+    robot, file = arm
+    turned = dataclasses.replace(robot, joints=robot.joints[::-1])
+    q = np.array([[0.1, -0.4, 0.2]])
+    settings = WorkspaceSettings(robot=file, **BOX)
+    one = Workspace.load(settings, stand_contract(robot), columns=slice(None))
+    two = Workspace.load(settings, stand_contract(turned), columns=slice(None))
+    assert one.distance(q, margin=0.02) > 0.0
+    assert two.distance(q[:, ::-1], margin=0.02) == pytest.approx(one.distance(q, margin=0.02))

@@ -14,10 +14,10 @@ import pybullet
 import pytest
 
 from real.errors import FerryError
-from real.frames import conjugate, from_rpy, rotate, to_matrix
+from real.frames import Pose, conjugate, from_rpy, rotate, to_matrix
 from real.spec import RobotSpec, load_robot
 from sim.engine import FLOOR_FRICTION
-from sim.inertia import Inertial, Pose, fuse
+from sim.inertia import Inertial, fuse
 from sim.meshes import check_stl
 from sim.model import MujocoModel, build_mujoco
 from sim.urdf import prepare

@@ -117,7 +117,7 @@ def test_commands_go_on_from_their_state():
 def test_a_box_that_the_arm_hardly_reaches_is_refused_with_the_share():
     with pytest.raises(ConfigError, match=r"0\.0 % of the poses of 'panda_grasptarget'"):
         space(x=[2.0, 3.0])
-    with pytest.raises(FerryError, match="has no end_effector"):
+    with pytest.raises(FerryError, match="names no end_effector"):
         reach_of(TASK.command, replace(PANDA, end_effector=None))
     with pytest.raises(FerryError, match="is fixed to the base"):
         reach_of(TASK.command, replace(PANDA, end_effector="panda_link0"))

@@ -15,7 +15,8 @@ from ray._raylet import GcsClient
 from ray.core.generated.gcs_pb2 import GcsNodeInfo
 from ray.exceptions import RpcError
 
-from tests.training.toy_run import alive, descendants, wait_until
+from tests.training.toy_run import alive, wait_until
+from training.process_tree import descendants
 
 ROOT = Path(__file__).resolve().parents[2]
 START = "from ray.scripts.scripts import main; main()"

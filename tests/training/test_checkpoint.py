@@ -143,6 +143,18 @@ def test_a_half_written_folder_is_no_checkpoint(tmp_path):
     assert checkpoint_folders(tmp_path) == [good]
 
 
+def test_a_process_of_the_same_number_writes_what_the_one_before_left_half_written(tmp_path):
+    # In a container the run after a kill often has the process id of the run before.
+    left = tmp_path / f".writing_step_00000002_{os.getpid()}"
+    left.mkdir()
+    (left / "policy.safetensors").write_bytes(b"half")
+    (left / "stray").write_bytes(b"")
+    folder = save_checkpoint(tmp_path, checkpoint(2))
+    assert_equal(load_checkpoint(folder), checkpoint(2))
+    assert not (folder / "stray").exists()
+    assert not left.exists()
+
+
 def test_writing_the_same_step_again_replaces_it(tmp_path):
     save_checkpoint(tmp_path, checkpoint(8))
     changed = Checkpoint(**{**vars(checkpoint(8)), "counters": {"iteration": 99}})

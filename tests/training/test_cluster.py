@@ -19,7 +19,6 @@ from real.errors import FerryError
 from tests.training.toy_run import (
     FRAGMENT,
     alive,
-    descendants,
     score,
     slow_env,
     toy_config,
@@ -28,6 +27,7 @@ from tests.training.toy_run import (
     workers,
 )
 from training.checkpoint import Checkpoint, newest_checkpoint, pointed
+from training.process_tree import descendants
 from training.train import TrainResult, load_policy, train
 
 pytestmark = pytest.mark.ray

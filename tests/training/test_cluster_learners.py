@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import training.train as room
-from tests.training.toy_run import FRAGMENT, descendants, slow_env, toy_config, workers
+from tests.training.toy_run import FRAGMENT, slow_env, toy_config, workers
 from training.checkpoint import newest_checkpoint
 from training.learner_group import LeadLearner
+from training.process_tree import descendants
 from training.roles import RestartBudgetExceeded
 from training.shares import shares
 from training.train import train

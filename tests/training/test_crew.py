@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -171,6 +172,34 @@ def test_an_actor_that_hangs_is_killed_after_its_time():
     yard.clock.now = 101.0
     yard.crew.tend(0.0)
     assert yard.engine.killed == [(0, 0), (1, 0)]
+
+
+def test_a_rollout_on_its_way_from_far_keeps_nobody_from_giving_out_work():
+    yard = Yard(2)
+    yard.crew.tend(0.0)
+    fetching, arrived = threading.Event(), threading.Event()
+    fetch = yard.engine.fetch
+
+    def slowly(ticket: Ticket) -> Any:
+        fetching.set()
+        assert arrived.wait(30.0)
+        return fetch(ticket)
+
+    yard.engine.fetch = slowly
+    yard.engine.deliver((0, 0))
+    tending = threading.Thread(target=yard.crew.tend, args=(0.0,))
+    tending.start()
+    assert fetching.wait(30.0)
+
+    asked = threading.Thread(target=lambda: (yard.crew.dispatch(), yard.crew.times))
+    asked.start()
+    asked.join(10.0)
+    waited = asked.is_alive()
+    arrived.set()
+    tending.join(30.0)
+    assert not waited
+    assert yard.seen == ["actor-0"]
+    assert len(yard.queue) == 1
 
 
 def test_a_parked_actor_does_not_hang():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.training.toy_run import descendants
 from training.checkpoint import newest_checkpoint
 from training.evaluator import evaluate_path
+from training.process_tree import descendants
 from training.run_config import RunConfig, load_run_config
 from training.train import train
 

@@ -13,6 +13,7 @@ import torch
 
 from real.rollout import Rollout
 from training.networks import ActorCritic
+from training.process_tree import with_title
 from training.roles import Stream
 from training.run_config import RunConfig, load_run_config
 from training.toy_env import PointEnv
@@ -145,35 +146,9 @@ def rollout(version: int, *, num: int = 3, actor: str = "a") -> Rollout:
     )
 
 
-def descendants(pid: int | None = None) -> list[int]:
-    """Processes below one (this one if None), zombies not counted."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state != "Z":
-            parents[int(stat.parent.name)] = int(parent)
-    found: list[int] = []
-    level = {os.getpid() if pid is None else pid}
-    while level:
-        level = {child for child, parent in parents.items() if parent in level}
-        found += sorted(level)
-    return found
-
-
 def workers(role: str, below: int | None = None) -> list[int]:
     """Processes below one that Ray has named after a role, such as ``_Actor``."""
-    found = []
-    for pid in descendants(below):
-        try:
-            title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if title.startswith(f"ray::{role}"):
-            found.append(pid)
-    return found
+    return with_title(f"ray::{role}", below)
 
 
 def alive(pids: Iterable[int]) -> list[int]:
