@@ -82,6 +82,7 @@ class AsyncRuntime(Runtime):
         )
         self._budget = RestartBudget(config.max_restarts, config.restart_window_s, clock=clock)
         self._starts = [0] * actors
+        self._resting: list[int] = []  # starts of actors that only earlier sessions had
         self._lock = threading.Lock()  # of all that both threads touch
         self._crew: ActorCrew | None = None
         self._thread: threading.Thread | None = None
@@ -297,7 +298,7 @@ class AsyncRuntime(Runtime):
 
     def _actor_state(self) -> Arrays:
         starts = self._starts if self._crew is None else self._crew.starts
-        return {"starts": np.array([n + 1 for n in starts], dtype=np.int64)}
+        return {"starts": np.array([n + 1 for n in starts] + self._resting, dtype=np.int64)}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See :class:`training.loop.Runtime`. All worlds begin anew: none has an episode yet."""
@@ -309,6 +310,8 @@ class AsyncRuntime(Runtime):
         """Actors begin new episodes with random numbers that nobody drew before."""
         before = [int(n) for n in state["starts"]] if "starts" in state else [1]
         kept = before + [0] * (len(self._starts) - len(before))
+        # A later session with more actors must not draw again what these have drawn.
+        self._resting = before[len(self._starts) :]
         self._starts = kept[: len(self._starts)]
         self._newest = self.learner.snapshot()
 

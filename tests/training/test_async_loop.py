@@ -200,3 +200,16 @@ def test_what_a_checkpoint_keeps_goes_on_with_new_random_numbers(made):
         "actor-1-restart-1",
         "actor-2",
     }
+
+
+def test_actors_that_a_session_does_without_never_draw_the_same_numbers_again(made):
+    first, _ = made(actors=3)
+    first.iterate()
+    fewer, _ = made(actors=1)
+    fewer.restore(first.checkpoint())
+    fewer.iterate()
+    kept = fewer.checkpoint()
+    assert kept.actor["starts"].tolist() == [2, 1, 1]
+    more, _ = made(actors=4)
+    more.restore(kept)
+    assert more.checkpoint().actor["starts"].tolist() == [3, 2, 2, 1]
