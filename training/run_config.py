@@ -159,6 +159,33 @@ class RunConfig(EnvConfig):
         return self
 
 
+def require_updates(config: RunConfig, *, actors: int) -> None:
+    """Refuse what the asynchronous runtime would find out when its processes have started.
+
+    Args:
+        config: as :func:`side_by_side_config` gives it.
+        actors: K.
+
+    Raises:
+        ConfigError: no update could ever be made: the queue is smaller than one, or a learner
+            would have nothing to learn from.
+    """
+    runtime = config.training.runtime
+    rollouts = runtime.fragments_per_update or actors
+    if runtime.queue_capacity is not None and runtime.queue_capacity < rollouts:
+        raise ConfigError(
+            f"training.runtime.queue_capacity is {runtime.queue_capacity}, but an update takes "
+            f"{rollouts} rollouts (fragments_per_update, or else actors); expected a queue that "
+            "holds as many"
+        )
+    worlds = rollouts * config.sim.worlds
+    if worlds < runtime.learners:
+        raise ConfigError(
+            f"training.runtime.learners is {runtime.learners}, but an update has rollouts of "
+            f"{worlds} worlds; expected one for each learner at least"
+        )
+
+
 #: Where two configurations may differ and still be the same run.
 MAY_DIFFER = ("training.run.", "training.runtime.", "sim.threads")
 

@@ -35,7 +35,13 @@ from training.roles import (
     Task,
     actor_id,
 )
-from training.run_config import RunConfig, load_run_config, side_by_side_config, with_limits
+from training.run_config import (
+    RunConfig,
+    load_run_config,
+    require_updates,
+    side_by_side_config,
+    with_limits,
+)
 from training.run_folder import (
     LoadedPolicy,
     begin_run,
@@ -238,6 +244,7 @@ def _asynchronous(
     config, training = task.config, task.config.training
     runtime_config = training.runtime
     actors = runtime_config.actors or max(1, (os.cpu_count() or 2) - 1)
+    require_updates(config, actors=actors)
     evaluators = 0 if task.evaluate is None else runtime_config.evaluators
     numbers = env.num_envs * (training.horizon + 1) * (env.policy_dim + env.critic_dim)
     with contextlib.ExitStack() as stack:
