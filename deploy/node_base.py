@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import rclpy
@@ -28,6 +29,7 @@ from std_srvs.srv import Trigger
 
 from deploy.convert import LATCHED, TOPICS
 from deploy.graph import STATUS_ENV
+from deploy.parameters import usage
 from deploy.records import OK, diagnostics
 from deploy.state_stream import StateStream
 from real.errors import FerryError
@@ -261,6 +263,10 @@ def run_node(factory: Callable[[], FerryNode], args: Sequence[str] | None = None
     Returns:
         Exit code: 0 for a normal end, 2 for a mistake the user can mend, 1 for any other.
     """
+    if {"-h", "--help"} & set(sys.argv[1:] if args is None else args):
+        module = sys.modules[factory.__module__]
+        sys.stdout.write(usage(Path(str(module.__file__)).stem, module.__doc__ or ""))
+        return 0
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stopping: list[int] = []
 

@@ -33,6 +33,8 @@ NODE_FILES = {
     "deploy/recorder_node.py",
     "deploy/operator_node.py",
     "deploy/records.py",
+    "deploy/ros2_control.py",
+    "deploy/ros2_trajectory.py",
     "deploy/state_stream.py",
 }
 LAUNCH_FILES = {"deploy/launch/robot.launch.py"}
@@ -230,7 +232,8 @@ def test_the_wheel_holds_the_packages_the_front_door_and_every_shipped_configura
     tree.mkdir()
     for name in (*PACKAGES, "configs"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("ferry.py", "pyproject.toml", "README.md", "LICENSE"):
+    files = ("pyproject.toml", "setup.py", "package.xml", "README.md", "LICENSE")
+    for name in (*files, "ferry.py", "ferry_robot.py"):
         shutil.copy(ROOT / name, tree / name)
     build = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"]
     subprocess.run(
