@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import builtins
-
 import numpy as np
 import pytest
 import torch
@@ -67,8 +65,6 @@ def test_a_peer_that_is_missing_is_said_and_others_are_run(monkeypatch) -> None:
 
 
 def test_the_ant_bench_has_null_and_a_word_for_what_is_not_installed(monkeypatch) -> None:
-    original = builtins.__import__
-
     def ours(worlds: int, threads: int) -> Contender:
         return Contender(worlds, lambda actions: np.zeros(len(actions)), lambda: None, "4")
 
@@ -82,4 +78,3 @@ def test_the_ant_bench_has_null_and_a_word_for_what_is_not_installed(monkeypatch
     assert found["ant"]["envpool"] is found["ant"]["gymnasium_async"] is None
     assert "pip install 'ferry[peers]'" in found["ant_missing"]["envpool"]
     assert flat_rows(found)["ant_mujoco ours"] == "4"
-    assert builtins.__import__ is original

@@ -15,7 +15,7 @@ def test_without_a_display_the_way_out_is_said(monkeypatch) -> None:
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(FerryError, match="no display.*--out"):
+    with pytest.raises(FerryError, match=r"no display.*--out"):
         view("cartpole_balance")
 
 
