@@ -216,12 +216,7 @@ class VecEnv:
     def _reset_rows(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> WorldState:
         """Begin new episodes in worlds ``rows``; all that remembers them forgets.
 
-        Args:
-            rows: n worlds.
-            again: see :meth:`reset`.
-
-        Returns:
-            The state of all N worlds.
+        Returns the state of all N worlds; for ``again`` see :meth:`reset`.
         """
         again = {} if again is None else again
         self._origins.begin(rows, again)
