@@ -117,10 +117,10 @@ def delay_setter(engine: Engine) -> Callable[[Ids, Array], None]:
 
 
 def delay_room(engine: Engine) -> float:
-    """Longest delay that an engine was made for [s]."""
+    """Longest delay that an engine was made for [s], and what sums of delays are rounded by."""
     if isinstance(engine, MujocoEngine):
-        return engine.built.delay_max_s
-    return float(getattr(engine, "delay_max_s", 0.0))
+        return engine.built.delay_max_s + 1e-12
+    return float(getattr(engine, "delay_max_s", 0.0)) + 1e-12
 
 
 class _PyBulletTargets:

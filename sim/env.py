@@ -91,11 +91,11 @@ class VecEnv:
         dt = robot.control_dt_s
         self.targets = Targets(self.action_spec, robot, num, config=config.filter)
         space, kinematics = reach_space(config.command, robot)
-        table, grows = config.randomize, config.curriculum
+        grows, table, j = config.curriculum, config.randomize, len(robot.joints)
         self.randomizer = Randomizer(
             table, self.engine, control_dt_s=dt, rngs=rngs["domain"], curriculum=grows
         )
-        self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=len(robot.joints))
+        self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=j, control_dt_s=dt)
         self._commands = make_commands(
             config.command, num, rngs["command"], control_dt_s=dt, space=space
         )

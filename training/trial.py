@@ -106,6 +106,7 @@ class Worlds:
             len(seeds),
             generators(seeds, "sensor"),
             joints=len(robot.joints),
+            control_dt_s=robot.control_dt_s,
         )
         self._first = draw_start(config.start, robot, generators(seeds, "start"))
 

@@ -591,7 +591,10 @@ def test_a_table_is_read_from_a_file(tmp_path: Path) -> None:
         ('push: "=U(-1, 1)"', "needs interval_s"),
         ('push: {value: "=U(-1, 1)", interval_s: [8, 4]}', "empty"),
         ('push: {value: "=U(-1, 1)", interval_s: [0, 4]}', "greater than 0|> 0"),
-        ('kp: {value: "*U(0.8, 1.2)", interval_s: [4, 8]}', "once per episode"),
+        ('mass: {value: "*U(0.8, 1.2)", interval_s: [4, 8]}', "cannot change within an episode"),
+        ('kp: {value: "*U(0.8, 1.2)", interval_s: [4, 8], when: once}', "is drawn once"),
+        ('restitution: "=U(0, 1)"', "contact_stiffness and contact_damping"),
+        ('friction: "=choice(0.4)"', "two or more finite numbers"),
         ("kp: 1.1", "kp"),
     ],
 )
