@@ -67,6 +67,10 @@ PYBULLET: dict[str, Support] = {
     "armature": Support("inertia of a rotor geared to the joint", "armature", _as_it_is),
     "joint_friction": Support("effort of a velocity motor", "dry_friction", _as_it_is),
     "joint_damping": Support("explicit in the joint", "damping", _as_it_is),
+    "joint_offset": Support("outside the engine, as in MuJoCo", None, _as_it_is),
+    "backlash": Support("outside the engine, as in MuJoCo", None, _as_it_is),
+    "delay_jitter": Support("in the servo, on top of the delay", None, _as_it_is),
+    "dropout": Support("outside the engine, as in MuJoCo", None, _as_it_is),
     "delay": Support("in the servo, in whole physics steps", "delay_s", _as_it_is),
     "push": Support("velocity of the base", None, _as_it_is),
 }
@@ -100,6 +104,23 @@ def target_maker(engine: Engine) -> Callable[[str], Target | None]:
     if isinstance(engine, PyBulletEngine):
         return _PyBulletTargets(engine).make
     raise TypeError(f"no random terms for a {type(engine).__name__}")
+
+
+def delay_setter(engine: Engine) -> Callable[[Ids, Array], None]:
+    """What lets worlds ``[n]`` hear targets ``[n]`` seconds late, also within an episode."""
+    if isinstance(engine, MujocoEngine):
+        return engine.servos.set_delay
+    from sim.pybullet_engine import PyBulletEngine
+
+    assert isinstance(engine, PyBulletEngine)
+    return lambda rows, seconds: engine.set_parameter("delay_s", rows, seconds[:, None])
+
+
+def delay_room(engine: Engine) -> float:
+    """Longest delay that an engine was made for [s], and what sums of delays are rounded by."""
+    if isinstance(engine, MujocoEngine):
+        return engine.built.delay_max_s + 1e-12
+    return float(getattr(engine, "delay_max_s", 0.0)) + 1e-12
 
 
 class _PyBulletTargets:

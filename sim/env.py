@@ -75,7 +75,7 @@ class VecEnv:
         self.observation_spec: ObservationSpec = observation_spec(config, robot)
         self.action_spec: ActionSpec = action_spec(config, robot)
         self.command_limits: CommandLimits = command_limits(config.command)
-        self._stream = stream
+        self._stream, self._dt = stream, robot.control_dt_s
         self._rngs = streams.make_streams(seed, self.num_envs, stream=stream)
         self._make_parts()
         self.policy_dim: int = self._observer.policy_dim
@@ -91,10 +91,11 @@ class VecEnv:
         dt = robot.control_dt_s
         self.targets = Targets(self.action_spec, robot, num, config=config.filter)
         space, kinematics = reach_space(config.command, robot)
+        grows, table, j = config.curriculum, config.randomize, len(robot.joints)
         self.randomizer = Randomizer(
-            config.randomize, self.engine, control_dt_s=dt, rngs=rngs["domain"]
+            table, self.engine, control_dt_s=dt, rngs=rngs["domain"], curriculum=grows
         )
-        self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=len(robot.joints))
+        self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=j, control_dt_s=dt)
         self._commands = make_commands(
             config.command, num, rngs["command"], control_dt_s=dt, space=space
         )
@@ -139,11 +140,9 @@ class VecEnv:
             FerryError: a sample is of another table of random terms, or there is no such world.
         """
         if seed is not None:
-            fresh = streams.make_streams(seed, self.num_envs, stream=self._stream)
-            for purpose, generators in self._rngs.items():
-                streams.reseed(generators, fresh[purpose])
-        again = {} if domain is None else domain
-        world = self._reset_rows(np.arange(self.num_envs), again)
+            streams.restart(self._rngs, seed, stream=self._stream)
+            self.randomizer.forget()
+        world = self._reset_rows(np.arange(self.num_envs), again := domain or {})
         if self.config.randomize_episode_phase:
             limit = self._episodes.limit
             self._episodes.clock[:] = [int(rng.integers(limit)) for rng in self._rngs["start"]]
@@ -163,9 +162,9 @@ class VecEnv:
         """
         action = self.targets.clip(actions)
         self.randomizer.before_step()
-        self.engine.step(self.targets.decode(action, self._sensed))
+        self.engine.step(self.randomizer.to_motors(self.targets.decode(action, self._sensed)))
         world = self.engine.state()
-        self._sensed = self._sensors.sense(world.robot)
+        self._sensed = self._sensors.sense(self.randomizer.reported(world.robot))
 
         answered = self._commands.value.copy()  # the command that the action answered
         self._episodes.tick()
@@ -189,6 +188,7 @@ class VecEnv:
         episode = self._episodes.close(ended, conditions)
 
         if ended.size:
+            self.randomizer.learn(ended, episode, self._episodes.could_last(ended) * self._dt)
             world = self._reset_rows(ended)
         self._obs = self._observer.observe(self._view(world))
         return StepResult(
@@ -234,7 +234,8 @@ class VecEnv:
         self.targets.reset(rows)
         self._scorer.begin(rows, world)
         self._sensors.reset(rows)
-        self._sensed = self._sensors.sense_rows(world.robot, rows, self._sensed)
+        true = self.randomizer.reported(world.robot)
+        self._sensed = self._sensors.sense_rows(true, rows, self._sensed)
         return world
 
     # -------------------------------------------------------------- looking and keeping

@@ -58,6 +58,10 @@ class Episodes:
         """``[N]`` whether the time limit is reached."""
         return self.clock >= self.limit
 
+    def could_last(self, rows: Ids) -> Array:
+        """``[n]`` steps from where episodes of worlds ``rows`` began to the time limit."""
+        return (self.limit - (self.clock[rows] - self.length[rows])).astype(np.float64)
+
     def close(self, ended: Ids, conditions: Conditions) -> dict[str, NDArray[np.generic]]:
         """Count the episodes that ended and say what they were, ``[n]`` each.
 

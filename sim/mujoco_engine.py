@@ -118,10 +118,19 @@ class MujocoEngine:
             self.fields[name] = self.batch.expand(name)
         return self.fields[name]
 
+    def gravity(self) -> Array:
+        """``[N, 3]`` gravity of each world [m/s^2], live; accelerometers feel it."""
+        values = self.field("opt.gravity")
+        self._readout.gravity = values
+        return values
+
     def renew_model(self, rows: Ids) -> None:
         """Give worlds ``rows`` the nominal model again, whatever a broken number has reached."""
         for name, values in self.fields.items():
-            values[rows] = getattr(self.built.model, name)
+            nominal = self.built.model
+            for part in name.split("."):  # also opt.gravity
+                nominal = getattr(nominal, part)
+            values[rows] = nominal
         self.servos.renew(rows)
         self.refresh_constants(rows)
 
@@ -220,7 +229,11 @@ class MujocoEngine:
         ``tau`` and ``acc_b`` belong to the last physics step, as forces do in MuJoCo; after a
         reset they are those of holding the start pose.
         """
-        return self._readout.world(failed=self._failed)
+        world = self._readout.world(failed=self._failed)
+        if self.servos.speed_damping is not None:
+            at = self.robot.actuated_ids
+            world.robot.tau[:, at] -= self.servos.lost_to_speed(world.robot.dq[:, at])
+        return world
 
     # -------------------------------------------------------------- keeping
 

@@ -6,7 +6,7 @@ sensor noise) does not shift the draws of another (say, commands).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,15 @@ def reseed(generators: Generators, other: Generators) -> None:
     if len(generators) != len(other):
         raise ValueError(f"{len(other)} generators for a list of {len(generators)}")
     generators[:] = other
+
+
+def restart(
+    streams: Mapping[str, Generators], seed: int, *, stream: tuple[int, int] = (0, 0)
+) -> None:
+    """Begin all streams of :func:`make_streams` anew, from another seed."""
+    num = len(next(iter(streams.values())))
+    for purpose, fresh in make_streams(seed, num, stream=stream).items():
+        reseed(streams[purpose], fresh)
 
 
 def pack_streams(generators: Sequence[np.random.Generator]) -> NDArray[np.uint64]:

@@ -22,6 +22,7 @@ from real.observation import POSE_SOURCES, SOURCES, ObservationSpec, make_term
 from real.spec import RobotSpec
 from sim.arm_terms import ARM_TERMS
 from sim.commands import AnyCommandConfig, CommandConfig, command_limits
+from sim.curriculum import CurriculumConfig
 from sim.engine import InitialState
 from sim.engine_terms import EngineName, require_supported
 from sim.observe import PRIVILEGED
@@ -149,6 +150,9 @@ class EnvConfig(Config):
     )
     terminations: TerminationConfig = TerminationConfig()
     randomize: RandomizeConfig = Field(default={}, description="table of random terms")
+    curriculum: CurriculumConfig | None = Field(
+        default=None, description="ranges of random terms that grow; null: whole from the start"
+    )
     sensors: SensorConfig | None = Field(default=None, description="errors; null for perfect")
     training: dict[str, Any] = {}
 
@@ -197,7 +201,12 @@ class EnvConfig(Config):
     def nominal(self) -> EnvConfig:
         """The task without random terms, sensor noise and delay, from the start of an episode."""
         return self.model_copy(
-            update={"randomize": {}, "sensors": None, "randomize_episode_phase": False}
+            update={
+                "randomize": {},
+                "curriculum": None,
+                "sensors": None,
+                "randomize_episode_phase": False,
+            }
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,7 @@ class Worlds:
             len(seeds),
             generators(seeds, "sensor"),
             joints=len(robot.joints),
+            control_dt_s=robot.control_dt_s,
         )
         self._first = draw_start(config.start, robot, generators(seeds, "start"))
 
@@ -122,6 +123,7 @@ class Worlds:
         """One control period; what the sensors report after it, and what is true."""
         if self._randomizer is not None:
             self._randomizer.before_step()
+            command = replace(command, q_des=self._randomizer.to_motors(command.q_des))
         self._engine.apply(command)
         truth = self._engine.state()
         return self._sensed(truth), truth
@@ -131,7 +133,9 @@ class Worlds:
         self._engine.close()
 
     def _sensed(self, truth: WorldState) -> RobotState:
-        return truth.robot if self._sensors is None else self._sensors.sense(truth.robot)
+        if self._randomizer is None or self._sensors is None:
+            return truth.robot
+        return self._sensors.sense(self._randomizer.reported(truth.robot))
 
 
 def _engine(suite: Suite, robot: RobotSpec, num: int, randomize: Mapping[str, Any]) -> Engine:

@@ -18,6 +18,7 @@ from sim.parity_measures import as_built
 from sim.pybullet_engine import PyBulletEngine
 from sim.random_terms import TERMS
 from sim.randomize import Randomizer
+from sim.signal_errors import SIGNAL_TERMS
 from sim.streams import make_streams
 from sim.task import load_env_config
 
@@ -71,8 +72,40 @@ def walk(engine: Engine, steps: int = 4) -> WorldState:
 
 
 def test_every_random_term_is_in_the_table_of_pybullet():
-    assert set(PYBULLET) == set(TERMS)
-    assert set(STRONG) == set(TERMS) - {"push"}
+    refused = {
+        "friction_spin", "friction_roll", "contact_stiffness", "contact_damping", "gravity_tilt",
+        "no_load_speed",
+    }  # fmt: skip
+    assert set(PYBULLET) == set(TERMS) - refused
+    assert set(STRONG) == set(PYBULLET) - {"push", *SIGNAL_TERMS}
+    for name in refused:
+        with pytest.raises(ConfigError, match=f"PyBullet cannot simulate the random term {name}"):
+            require_supported("pybullet", [name])
+
+
+def test_errors_outside_the_engine_move_both_engines_alike(drawn, a1):
+    terms = {
+        "joint_offset": "=U(0.1, 0.2)",
+        "backlash": "=U(0.1, 0.2)",
+        "delay": "=U(0, 0.01)",
+        "delay_jitter": "=U(0.01, 0.02)",
+        "dropout": "=U(0.3, 0.5)",
+    }
+    default, paths, told = a1.actuated_array("q_default"), [], []
+    for name, table in (("mujoco", terms), ("pybullet", terms), ("pybullet", {})):
+        engine, randomizer = drawn(name, table)
+        start = InitialState.default(a1, N)
+        start.position_w[:, 2] += 1.0
+        engine.reset(np.arange(N), start)
+        for step in range(5):
+            randomizer.before_step()
+            target = np.tile(default + 0.3 * np.sin(step + np.arange(12)), (N, 1))
+            told.append(randomizer.to_motors(target))
+            engine.step(told[-1])
+        paths.append(engine.state().robot.q)
+    np.testing.assert_array_equal(told[:5], told[5:10])
+    assert (np.abs(paths[1] - paths[2]).max(axis=1) > 0.1).all()
+    np.testing.assert_allclose(paths[1], paths[0], atol=0.02)
 
 
 def test_draws_names_and_the_numbers_for_the_critic_are_those_of_mujoco(drawn):
