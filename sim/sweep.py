@@ -22,7 +22,7 @@ from sim.task import load_env_config
 SIZES = (64, 256, 1024, 4096)
 _MIB = 2**20
 #: World-steps of a turn, alike for all sizes: half a second for a walking robot on one core.
-_TURN = 8192
+TURN = 8192
 
 
 def sweep(
@@ -31,6 +31,7 @@ def sweep(
     threads: int = 0,
     seconds: float = 20.0,
     sizes: Sequence[int] = SIZES,
+    turn: int = TURN,
     overrides: Sequence[str] = (),
     progress: Callable[[float, float], None] | None = None,
 ) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def sweep(
         threads: physics threads; 0 for all CPUs.
         seconds: how long to measure, about [s]; every size has three turns at least.
         sizes: numbers of worlds.
+        turn: world-steps of a turn.
         overrides: settings ``"a.b=value"`` of the task.
         progress: called with seconds spent and the total.
 
@@ -70,7 +72,7 @@ def sweep(
         begun = time.perf_counter()
         while min(map(len, times.values())) < 3 or time.perf_counter() - begun < seconds:
             for number, each in times.items():
-                each.append(_turn(envs[number], rng, steps=max(2, _TURN // number)))
+                each.append(_turn(envs[number], rng, steps=max(2, turn // number)))
             if progress is not None:
                 progress(min(time.perf_counter() - begun, seconds), seconds)
     found = {number: 1e6 * float(np.median(each)) for number, each in times.items()}

@@ -12,6 +12,7 @@ def test_every_size_has_a_time_and_the_largest_its_memory() -> None:
         threads=1,
         seconds=0.01,
         sizes=(8, 2),
+        turn=32,
         progress=lambda done, _: told.append(done),
     )
     times = found["per_world_step_us"]
