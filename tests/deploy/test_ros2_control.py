@@ -5,6 +5,9 @@ Its joint orders are permuted and differ from each other, since equal orders hid
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import threading
 import time
 from dataclasses import replace
@@ -22,6 +25,7 @@ from real.errors import FerryError
 from real.robot_io import RobotIO
 from real.signals import JointCommand
 from real.spec import load_robot
+from tests.deploy.ros_probe import describe, running, with_parameters
 
 pytestmark = pytest.mark.ros
 
@@ -49,6 +53,8 @@ class Controller:
         # The state's order is another one, with a finger that is none of the policy's joints.
         self.order = [*reversed(spec.joint_names), *(name for name, _ in spec.locked)]
         self.q = {name: 0.1 * i for i, name in enumerate(spec.joint_names)}
+        self.speed = 2.0  # velocity as a multiple of position
+        self.gyro_x = 0.3
         self.imu_stamp_ns = None
         self.stamp_ns = 0
         self._ticks = 0
@@ -73,14 +79,14 @@ class Controller:
         self.stamp_ns = time.time_ns()
         state = JointState(name=self.order)
         state.position = [self.q.get(name, 0.7) for name in self.order]
-        state.velocity = [2.0 * p for p in state.position]
+        state.velocity = [self.speed * p for p in state.position]
         state.effort = [float("nan")] * len(self.order)
         set_stamp(state.header.stamp, self.stamp_ns)
         self._states.publish(state)
         imu = Imu()
         imu.header.frame_id = self.frame
         imu.orientation.w, imu.orientation.z = 0.6, 0.8
-        imu.angular_velocity.x, imu.linear_acceleration.z = 0.3, 9.7
+        imu.angular_velocity.x, imu.linear_acceleration.z = self.gyro_x, 9.7
         set_stamp(imu.header.stamp, self.imu_stamp_ns or self.stamp_ns)
         self._imus.publish(imu)
 
@@ -142,6 +148,36 @@ def test_targets_arrive_in_the_controllers_order_and_states_come_back_by_name(pa
     by_name = dict(zip((j.name for j in panda.actuated), targets, strict=True))
     assert list(fake.received[-1].data) == pytest.approx([by_name[n] for n in fake.joints])
     assert fake.joints != [j.name for j in panda.actuated]
+
+
+def test_the_graph_stands_a_robot_behind_a_controller_and_its_node_refuses_one_without_time_out(
+    a1, opened, tmp_path
+):
+    fake = opened(forward(a1))
+    fake.q = {joint.name: joint.q_default for joint in a1.joints}
+    fake.speed = fake.gyro_x = 0.0
+    options = {"damping": "hold", **ACCEPTED}
+    plugin = {"plugin": "deploy.ros2_control:ForwardCommandRobot"}
+
+    def described(**more):
+        text = json.dumps({**options, **more})
+        return with_parameters(describe(tmp_path), "robot_node", plugin_options=text, **plugin)
+
+    with running(described(command_timeout_s=0.2), tmp_path) as (_, probe):
+        probe.arm()
+        before = len(fake.received)
+        fake.until(lambda: len(fake.received) > before + 5)
+        # A standing policy asks for the default pose, give or take what its ramp leaves.
+        default = [fake.q[name] for name in fake.joints]
+        np.testing.assert_allclose(fake.received[-1].data, default, atol=0.05)
+        assert probe.states[-1].name == list(a1.joint_names)
+    spec = next(n for n in described().nodes if n.name == "robot_node")
+    environment = {**os.environ, **described().environment}
+    ended = subprocess.run(
+        spec.command(), capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert ended.returncode == 2
+    assert "declares no command_timeout_s" in ended.stderr
 
 
 def test_an_imu_comes_with_the_state_and_a_frozen_one_makes_it_stale(a1, opened):
