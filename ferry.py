@@ -41,6 +41,7 @@ bench_app = typer.Typer(
 bench_cli.register(bench_app)
 app.add_typer(bench_app, name="bench")
 bundle_cli.register(app)
+bench_cli.register_rehearse(app)
 app.add_typer(robot_app, name="robot")
 
 JsonFile = Annotated[

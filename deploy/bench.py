@@ -77,7 +77,7 @@ def bench_deploy(
     """
     require_ros()
     whole = read_bundle(bundle)
-    say = progress or (lambda _done, _total, _what: None)
+    say = progress or _say_nothing
     tick_s = min(max(0.1 * seconds, 1.0), 10.0)
     say(0.0, tick_s, "controller tick")
     tick = tick_times_us(whole, seconds=tick_s)
@@ -95,6 +95,10 @@ def bench_deploy(
         "safety_stops": sum(run.stops for run in runs.values()),
         "seconds": seconds,
     }
+
+
+def _say_nothing(_done: float, _total: float, _what: str) -> None:
+    pass
 
 
 def table_rows(result: Mapping[str, Any]) -> dict[str, str]:
