@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 from rich.logging import RichHandler
 
-from deploy import bundle_cli
+from deploy import bench_cli, bundle_cli
 from deploy.console import (
     FrontDoor,
     Overrides,
@@ -33,15 +33,15 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Carries policies from simulation to real robots.",
 )
-app.add_typer(
-    typer.Typer(
-        cls=commands_of("training.bench_commands"),
-        no_args_is_help=True,
-        help="Measure speed. Example: `ferry bench sim`",
-    ),
-    name="bench",
+bench_app = typer.Typer(
+    cls=commands_of("training.bench_commands"),
+    no_args_is_help=True,
+    help="Measure speed. Example: `ferry bench sim`",
 )
+bench_cli.register(bench_app)
+app.add_typer(bench_app, name="bench")
 bundle_cli.register(app)
+bench_cli.register_rehearse(app)
 app.add_typer(robot_app, name="robot")
 
 JsonFile = Annotated[

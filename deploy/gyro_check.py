@@ -67,6 +67,8 @@ class GyroCheck:
         Returns:
             Robots whose gyroscope and orientation differ, or None.
         """
+        if self._quat.shape[0] == 1 and self._agrees(state, int(elapsed_ns[0])):
+            return None
         dt = (np.maximum(elapsed_ns, 0) * 1e-9)[:, None]
         with np.errstate(invalid="ignore", over="ignore"):
             turned = self._integrate(state, dt)
@@ -78,6 +80,41 @@ class GyroCheck:
         if near.all() and (elapsed_ns <= self._gap_ns).all():
             return None
         return self._compare(turned, apart, elapsed_ns > self._gap_ns)
+
+    def _agrees(self, state: RobotState, elapsed_ns: int) -> bool:
+        """One robot whose turns agree, as nearly always: the same sums, ten times as fast.
+
+        True once the state is taken in; False changes nothing and leaves it to the arrays. The
+        numbers are those of :meth:`_integrate` to the last digits, not bit by bit.
+        """
+        if elapsed_ns > self._gap_ns:
+            return False
+        dt = max(elapsed_ns, 0) * 1e-9
+        pw, px, py, pz = self._quat[0].tolist()
+        qw, qx, qy, qz = state.quat_wb[0].tolist()
+        side = 2.0 if pw * qw + px * qx + py * qy + pz * qz >= 0.0 else -2.0
+        turn = (
+            side * (pw * qx - px * qw - py * qz + pz * qy),
+            side * (pw * qy + px * qz - py * qw - pz * qx),
+            side * (pw * qz - px * qy + py * qx - pz * qw),
+        )
+        left, half = max(1.0 - dt / MEMORY_S, 0.0), 0.5 * dt
+        turned, near = self._turned[0].tolist(), self._slack / math.sqrt(3.0)
+        both = (
+            [left * old + new for old, new in zip(turned[0], turn, strict=True)],
+            [
+                left * old + half * (last + rate)
+                for old, last, rate in zip(
+                    turned[1], self._gyro[0].tolist(), state.gyro_b[0].tolist(), strict=True
+                )
+            ],
+        )
+        # False for NaN as well, of a first state or a broken one.
+        if not all(abs(a - b) < near for a, b in zip(*both, strict=True)):
+            return False
+        self._turned = np.array([both])
+        self._quat, self._gyro = state.quat_wb.copy(), state.gyro_b.copy()
+        return True
 
     def _compare(self, turned: Array, apart: Array, late: Mask) -> Fault | None:
         with np.errstate(invalid="ignore", over="ignore"):

@@ -224,6 +224,16 @@ class StateNode(FerryNode):
         self.listen_raw("/imu/data", self._on_imu)
         self.listen_raw("/joint_states", self._on_joints)
 
+    @property
+    def introduced(self) -> bool:
+        """Whether a robot has said what it is, and fits."""
+        return self._stream is not None
+
+    @property
+    def newest_ns(self) -> int | None:
+        """Stamp of the newest complete state [ns]; None before the first."""
+        return None if self._stream is None else self._stream.stamp_ns
+
     def _on_contract(self, message: Any) -> None:
         """A robot introduces itself: make a stream for its states, or refuse it."""
         raise NotImplementedError

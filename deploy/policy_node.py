@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,15 @@ WARM_UPS = 5
 
 
 class PolicyNode(StateNode):
-    """Bundle -> ``/policy/joint_command`` and ``/policy/step``; see the module."""
+    """Bundle -> ``/policy/joint_command`` and ``/policy/step``; see the module.
 
-    def __init__(self) -> None:
+    Args:
+        clock: nanoseconds of a clock that never goes back; measures the age of what came.
+    """
+
+    def __init__(self, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("policy_node")
+        self._steady_ns = clock
         file = self.needed("bundle", "the policy, an .onnx bundle", read_only=False)
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
         folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
@@ -69,6 +75,10 @@ class PolicyNode(StateNode):
         self._command_ns = 0
         self._running = np.zeros(1, dtype=bool)
         self._mode = ""
+        #: Stamp of the state that was answered last [ns].
+        self.answered_ns = 0
+        #: How many commands of the operator have come.
+        self.commands_heard = 0
         self._refusal = "no /robot/contract yet"
         self._tick_time = Window()
         self._counted = (time.monotonic(), 0)
@@ -87,6 +97,11 @@ class PolicyNode(StateNode):
         for _ in range(WARM_UPS):
             pipeline.warm_up()
         return pipeline
+
+    @property
+    def mode(self) -> str:
+        """The safety node's mode, as heard; empty before it has spoken."""
+        return self._mode
 
     # ------------------------------------------------------------ another bundle
 
@@ -137,7 +152,7 @@ class PolicyNode(StateNode):
         try:
             robot = RobotContract.from_json(message.data)
             self._contract.require_match(robot)
-            self._stream = StateStream(self._contract.joint_names, robot)
+            self._stream = StateStream(self._contract.joint_names, robot, clock=self._steady_ns)
             self._refusal = ""
         except FerryError as error:
             self._stream = None
@@ -162,7 +177,8 @@ class PolicyNode(StateNode):
             age_ns = self.get_clock().now().nanoseconds - to_ns(message.header.stamp)
             if age_ns > COMMAND_AGE_S * 1e9:
                 return  # sent long ago, whatever delayed it
-        self._command, self._command_ns = command, time.monotonic_ns()
+        self._command, self._command_ns = command, self._steady_ns()
+        self.commands_heard += 1
 
     # ------------------------------------------------------------ the tick
 
@@ -179,10 +195,11 @@ class PolicyNode(StateNode):
             return
         self._refusal = ""
         self._tick(state, stream.stamp_ns)
+        self.answered_ns = stream.stamp_ns
         self._tick_time.add(time.perf_counter() - start)
 
     def _tick(self, state: RobotState, stamp_ns: int) -> None:
-        age_s = (time.monotonic_ns() - self._command_ns) * 1e-9
+        age_s = (self._steady_ns() - self._command_ns) * 1e-9
         command = self._command if age_s <= COMMAND_AGE_S else self._zero
         out = self._pipeline.step(state, command, running=self._running)
         if out.stop[0]:

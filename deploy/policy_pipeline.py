@@ -123,18 +123,20 @@ class PolicyPipeline:
             running: ``[N]`` whose output is executed; all if None. The others keep no memory:
                 when they begin to run, previous action, history and hidden state start anew.
         """
+        everyone = running is None or bool(np.logical_and.reduce(running))
         running = self._everyone if running is None else running
-        begins = ~(running & self._was_running)
-        if begins.any():
-            self.reset(begins)
-        self._was_running = running.copy()
+        if not (everyone and np.logical_and.reduce(self._was_running)):
+            begins = ~(running & self._was_running)
+            if begins.any():
+                self.reset(begins)
+            self._was_running = running.copy()
         given = self._usable(command)
         observation = self._builder.build(state, given, self._prev_action)
         mean, log_std, broken = self._memory.infer(
             observation, stamp_ns=state.stamp_ns, running=running
         )
         action = np.asarray(mean, dtype=np.float64)
-        log_prob = -np.asarray(log_std.sum(axis=1), dtype=np.float64)
+        log_prob = -np.asarray(np.add.reduce(log_std, axis=1), dtype=np.float64)
         log_prob -= 0.5 * log_std.shape[1] * _LOG_2PI
         if self._explore is not None:
             noise = self._explore.standard_normal(action.shape)
@@ -142,7 +144,7 @@ class PolicyPipeline:
             log_prob -= 0.5 * (noise * noise).sum(axis=1)
         clipped = self._decoder.clip(action)
         target = self._decoder.decode(clipped, state.q[:, self._actuated])
-        self._prev_action = np.where(running[:, None], clipped, 0.0)
+        self._prev_action = clipped if everyone else np.where(running[:, None], clipped, 0.0)
         stamp = state.stamp_ns.copy()  # states may be views that the next step writes to
         sent = JointCommand(stamp, target, self._zero, self._zero, self._kp, self._kd)
         stop = broken & running

@@ -42,10 +42,15 @@ MOVING = (Mode.RAMP, Mode.RUN)
 
 
 class SafetyNode(StateNode):
-    """``/policy/joint_command`` -> ``/joint_command``, modes and their services; see the module."""
+    """``/policy/joint_command`` -> ``/joint_command``, modes and their services; see the module.
 
-    def __init__(self) -> None:
+    Args:
+        clock: nanoseconds of a clock that never goes back; measures the age of what came.
+    """
+
+    def __init__(self, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("safety_node")
+        self._steady_ns = clock
         path = self.needed("bundle", "the policy whose contract to enforce")
         folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
         bundle = read_bundle(path, trusted=configured_keys(folder))
@@ -68,7 +73,11 @@ class SafetyNode(StateNode):
         self._command_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
         period_ns = round(contract.control_dt_s * 1e9)
         self._silence = Watchdog(
-            self._state_ns, self._command_ns, period_ns=period_ns, who="safety_node"
+            self._state_ns,
+            self._command_ns,
+            period_ns=period_ns,
+            who="safety_node",
+            clock=clock,
         )
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
         limits = self._pipeline.filter.limits
@@ -115,7 +124,7 @@ class SafetyNode(StateNode):
         """Everything outside the filter that forbids moving."""
         if self._refusal:
             return [self._refusal]
-        now, reasons = time.monotonic_ns(), list[str]()
+        now, reasons = self._steady_ns(), list[str]()
         if self._stream is None or now - self._stream.received_ns > self._state_ns:
             lacks = "" if self._stream is None else self._stream.lacks()
             reasons.append("no fresh state from robot_node" + (f": {lacks}" if lacks else ""))
@@ -147,7 +156,8 @@ class SafetyNode(StateNode):
             robot = RobotContract.from_json(message.data)
             enforced, notes = agree(self._contract, robot)
             self._pipeline.enforce(enforced)
-            self._stream, self._refusal = StateStream(self._contract.joint_names, robot), ""
+            self._stream = StateStream(self._contract.joint_names, robot, clock=self._steady_ns)
+            self._refusal = ""
         except FerryError as error:
             self._stream, self._refusal = None, str(error)
             self.get_logger().error(f"refusing to arm: {error}")
@@ -166,7 +176,7 @@ class SafetyNode(StateNode):
 
     def _on_policy(self, message: Any) -> None:
         """Policy commands drive RUN."""
-        self._policy_ns = time.monotonic_ns()
+        self._policy_ns = self._steady_ns()
         if self._mode is not Mode.RUN or self._stream is None:
             return
         try:
@@ -179,13 +189,14 @@ class SafetyNode(StateNode):
             return
         stamp_ns = to_ns(message.header.stamp)
         since_ns = (self._stream.stamp_ns or 0) - self._run_from_ns
-        if stamp_ns <= self._run_from_ns and since_ns <= self._command_ns:
+        # Not so if the clock was set back since: all would look that old, for as long as it was.
+        if stamp_ns <= self._run_from_ns and 0 <= since_ns <= self._command_ns:
             return  # made before the policy could know that it runs
         command = JointCommand.position(np.array([stamp_ns]), q_des[None], kp=self._kp, kd=self._kd)
         self._tick(self._stream, command)
         arrival = self._stream.arrival_ns(stamp_ns)
         if arrival is not None:
-            self._latency.add((time.monotonic_ns() - arrival) * 1e-9)
+            self._latency.add((self._steady_ns() - arrival) * 1e-9)
 
     # ------------------------------------------------------------ the tick
 

@@ -228,6 +228,11 @@ class ObservationBuilder:
         self._kinematics = kinematics
         self._q_default: Array = np.asarray(q_default, dtype=np.float64)
         self._slices = spec.slices()
+        # Asked for in every tick, and the same in all of them.
+        self._dim = spec.dim
+        self._reads = [
+            (t, SOURCES[t.source].read, self._slices[t.name], (num, t.dim)) for t in spec.terms
+        ]
         self._history: dict[str, Float32] = {
             t.name: np.zeros((num, t.history, t.dim), dtype=np.float32)
             for t in spec.terms
@@ -272,19 +277,18 @@ class ObservationBuilder:
         Returns:
             ``[N, D]`` float32.
         """
-        result = np.empty((self.num, self.spec.dim), dtype=np.float32) if out is None else out
+        result = np.empty((self.num, self._dim), dtype=np.float32) if out is None else out
         inputs = ObservationInput(state, command, prev_action, self._q_default, self._kinematics)
-        for term in self.spec.terms:
-            value = SOURCES[term.source].read(inputs)
-            if value.shape != (self.num, term.dim):
+        for term, read, place, shape in self._reads:
+            value = read(inputs)
+            if value.shape != shape:
                 raise FerryError(
-                    f"observation term {term.name!r}: got shape {value.shape}, "
-                    f"expected {(self.num, term.dim)}"
+                    f"observation term {term.name!r}: got shape {value.shape}, expected {shape}"
                 )
             if self._whole is not None:
-                self._whole[:, self._slices[term.name]] = value
+                self._whole[:, place] = value
                 continue
-            target = result[:, self._slices[term.name]]
+            target = result[:, place]
             if term.history == 1:
                 self._scaled(term, value, target)
             else:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from deploy.checks import Check
+from deploy.gyro_check import GyroCheck
 from deploy.safety import Verdict
 from real.frames import from_rpy, multiply
 from real.signals import RobotState
@@ -64,6 +67,31 @@ def test_a_right_gyroscope_is_believed_through_whole_turns_noise_bias_and_both_s
         bench.quat *= rng.choice([-1.0, 1.0], (20, 1))
         bench.gyro = rate + rng.normal(0.0, 0.3, (20, 3)) + 0.05
         assert not bench.send(POSE).stop.any()
+
+
+def test_one_robot_is_judged_as_the_same_robot_among_others():
+    rng = np.random.default_rng(5)
+    one, two = (GyroCheck(n, share=0.5, slack=0.3, gap_ns=round(2.5 * DT)) for n in (1, 2))
+    quat, told = np.array([1.0, 0.0, 0.0, 0.0]), []
+    for tick in range(120):
+        rate = np.array([0.7, -0.4, 1.1]) * np.sin(0.05 * tick)
+        quat = multiply(quat, from_rpy(rate * PERIOD)) * rng.choice([-1.0, 1.0])
+        # From the 60th on an axis the wrong way round; one state in between is not a number.
+        said = rate * ([1.0, 1.0, -1.0] if tick >= 60 else 1.0) * (np.nan if tick == 30 else 1.0)
+        found = []
+        for check, num in ((one, 1), (two, 2)):
+            state = dataclasses.replace(
+                RobotState.zeros(num, 1),
+                quat_wb=np.tile(quat, (num, 1)),
+                gyro_b=np.tile(said, (num, 1)),
+            )
+            gap = 6 * DT if tick == 45 else DT
+            found.append(check.update(state, np.full(num, gap, dtype=np.int64)) is not None)
+        np.testing.assert_allclose(one._turned[0], two._turned[0], rtol=1e-12, atol=1e-15)
+        assert found[0] == found[1]
+        told.append(found[0])
+    assert not any(told[:60])
+    assert any(told[60:])
 
 
 def test_a_gap_and_a_reset_start_the_comparison_anew():
