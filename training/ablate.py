@@ -264,11 +264,17 @@ def _match(
 
 
 def _record(cell: Cell, seed: int, fingerprint: str, folder: Path) -> Record:
+    metrics = _lines(folder / "metrics.jsonl")
+    # Of the update that made a policy. Its score may come much later, where evaluators are beside.
+    made_s = {int(m["step"]): m["time/training_s"] for m in metrics if "time/training_s" in m}
     curve = tuple(
-        Point(step=int(r["step"]), seconds=float(r["training_s"]), score=float(r["score"]))
+        Point(
+            step=int(r["step"]),
+            seconds=float(made_s.get(int(r["step"]), r["training_s"])),
+            score=float(r["score"]),
+        )
         for r in _lines(folder / "evaluations.jsonl")
     )
-    metrics = _lines(folder / "metrics.jsonl")
     stats: dict[str, float] = {}
     for name in STATS:
         values = [float(m[name]) for m in metrics if m.get(name) is not None]

@@ -21,7 +21,7 @@ class Point:
 
     Attributes:
         step: control steps so far.
-        seconds: wall time so far, evaluation included [s].
+        seconds: wall time until the policy was there, evaluation before it included [s].
         score: of the policy at that time.
     """
 

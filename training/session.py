@@ -63,7 +63,10 @@ class Session:
         self._start = time.perf_counter()
 
     def run(self, progress: ProgressFn, *, resumed: bool) -> None:
-        """Train; a last checkpoint is written whatever ends it, and scored unless a signal did."""
+        """Train; a last checkpoint is written at the end, and scored unless a signal made it.
+
+        An error leaves the checkpoint that was written before it.
+        """
         done = self._runtime.progress
         if resumed:
             self._saved_step = done.steps

@@ -290,3 +290,28 @@ def test_a_report_of_nothing_says_so(tmp_path):
     one = record("4", "1", 0, [])
     write_report(tmp_path / "report.md", [one], order=ORDER, title="x", total=8)
     assert "Nothing to compare yet." in (tmp_path / "report.md").read_text()
+
+
+def test_a_policy_counts_from_when_it_was_there_not_from_when_its_score_came(tmp_path):
+    def write(name: str, *records: dict) -> None:
+        (tmp_path / name).write_text("".join(json.dumps(r) + "\n" for r in records))
+
+    # Scored beside: 30 s after the update that made it. The first was loaded, not made, here.
+    write(
+        "metrics.jsonl",
+        {"step": 100, "time/training_s": 10.0, "lag/mean": 1.0},
+        {"step": 200, "time/training_s": 20.0, "lag/mean": 3.0},
+        {"step": 200, "evaluation/score": 0.7},
+    )
+    write(
+        "evaluations.jsonl",
+        {"step": 50, "training_s": 6.0, "score": 0.1},
+        {"step": 200, "training_s": 50.0, "score": 0.7},
+    )
+    (cell, *_) = cells(load_config(AblationConfig, "staleness", folder="ablations"))
+    record = module._record(cell, 3, "", tmp_path)
+    assert [(p.step, p.seconds, p.score) for p in record.curve] == [
+        (50, 6.0, 0.1),
+        (200, 20.0, 0.7),
+    ]
+    assert record.stats["lag/mean"] == 2.0
