@@ -334,7 +334,7 @@ def ray_engine(
             configure_logging=False,
             **({} if address else here),
         )
-    except (RayError, RuntimeError, ValueError, ConnectionError, OSError) as error:
+    except Exception as error:  # Ray says with a bare one that its node started too slowly
         where = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
         raise FerryError(f"cannot {where}: {error}") from error
     try:
