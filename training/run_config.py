@@ -82,7 +82,9 @@ class RuntimeConfig(Config):
         default="vtrace", description="in place of ppo.returns, since data is of older policies"
     )
     start_timeout_s: float = Field(
-        default=120.0, gt=0.0, description="until an actor's first rollout; then it is replaced"
+        default=120.0,
+        gt=0.0,
+        description="until an actor's first rollout, and for an evaluator to start",
     )
     fragment_timeout_s: float = Field(
         default=60.0, gt=0.0, description="for each later rollout; then the actor is replaced"

@@ -50,7 +50,8 @@ class Session:
         self._out = out
         self._root = checkpoints_of(out)
         self._run = config.training.run
-        self._patience_s = config.training.runtime.evaluation_timeout_s
+        waits = config.training.runtime
+        self._patience_s = waits.start_timeout_s + waits.evaluation_timeout_s
         self._runtime = runtime
         self._writer = writer
         self._scorers = scorers

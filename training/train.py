@@ -278,6 +278,7 @@ def _asynchronous(
             engine,
             evaluators,
             timeout_s=runtime_config.evaluation_timeout_s,
+            start_s=runtime_config.start_timeout_s,
             budget=RestartBudget(
                 runtime_config.max_restarts, runtime_config.restart_window_s, clock=time.monotonic
             ),

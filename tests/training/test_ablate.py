@@ -101,6 +101,7 @@ def test_every_cell_of_a_shipped_ablation_is_read_as_its_labels_say(name, task, 
     [
         ("ray", "training.ppo.returns", "[vtrace, gae]"),  # training.runtime.returns rules
         ("serial", "training.runtime.max_staleness", "[4, 1]"),  # nothing is ever stale
+        ("serial", "training.ppo.gamma", "[0.9, 0.9]"),  # a value twice
     ],
 )
 def test_a_factor_that_changes_nothing_is_refused_before_anything_runs(
@@ -167,6 +168,23 @@ def test_a_last_line_that_a_crash_cut_short_is_run_again(over, tmp_path):
     path.write_text("nonsense\n" + whole)
     with pytest.raises(FerryError, match=r"results\.jsonl:1: this is no result"):
         read_results(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b'{"cell": 3, "seed": 0, "fingerprint": "", "curve": [], "stats": {}}\n'],
+)
+def test_a_file_that_holds_no_results_is_one_clear_error(content, tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(FerryError, match=r"results\.jsonl"):
+        read_results(path)
+
+
+def test_a_file_in_the_place_of_the_folder_of_runs_is_one_clear_error(over, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(FerryError, match="cannot make the folder of the runs"):
+        run(over, tmp_path / "out")
 
 
 def test_a_result_whose_line_only_lacks_its_end_is_kept(over, tmp_path):

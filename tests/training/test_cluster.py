@@ -240,3 +240,12 @@ def test_an_address_where_no_cluster_is_is_one_clear_error_at_once(tmp_path, add
     with pytest.raises(FerryError, match=words):
         train(toy_config(), tmp_path / "run", env_factory=toy_env, runtime="ray", address=address)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_machine_too_slow_for_ray_to_start_on_is_one_clear_error(tmp_path, monkeypatch):
+    def init(**_):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(FerryError, match="cannot start Ray on this machine: The current node"):
+        train(toy_config(), tmp_path / "run", env_factory=toy_env, runtime="ray")
