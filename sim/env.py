@@ -7,7 +7,7 @@ such a row is the first of its new episode, and the last one of the old episode 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -119,12 +119,15 @@ class VecEnv:
     # -------------------------------------------------------------- stepping
 
     def reset(
-        self, seed: int | None = None, *, domain: Mapping[int, DomainSample] | None = None
+        self,
+        seed: int | Sequence[int] | None = None,
+        *,
+        domain: Mapping[int, DomainSample] | None = None,
     ) -> Observations:
         """Start a new episode in every world.
 
         Args:
-            seed: start all random streams anew; None continues them.
+            seed: start all random streams anew, N seeds each world's; None continues them.
             domain: world -> an earlier episode that it shall live through again. With the same
                 actions all comes out the same, bit by bit, if the sample has its streams; if it
                 has only values, these are in force and the rest is drawn anew.

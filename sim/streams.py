@@ -50,9 +50,22 @@ def world_seeds(
     ]
 
 
-def make_streams(seed: int, num: int, *, stream: tuple[int, int] = (0, 0)) -> dict[str, Generators]:
-    """One list of N generators per purpose; see :func:`world_seeds`."""
-    seeds = world_seeds(seed, num, stream=stream)
+def make_streams(
+    seed: int | Sequence[int], num: int, *, stream: tuple[int, int] = (0, 0)
+) -> dict[str, Generators]:
+    """One list of N generators per purpose; see :func:`world_seeds`.
+
+    With N seeds world i draws what the only world of an env with ``seed[i]`` draws.
+
+    Raises:
+        ValueError: a seed is negative, or there are not N.
+    """
+    if isinstance(seed, int | np.integer):
+        seeds = world_seeds(int(seed), num, stream=stream)
+    elif len(seed) != num:
+        raise ValueError(f"{len(seed)} seeds for {num} worlds; expected one for each")
+    else:
+        seeds = [world_seeds(int(each), 1, stream=stream)[0] for each in seed]
     return {
         purpose: [np.random.Generator(np.random.PCG64(world[purpose])) for world in seeds]
         for purpose in PURPOSES
