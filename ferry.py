@@ -125,7 +125,6 @@ def train(
     `ferry train a1_walk --runtime ray --actors 4`
     """
     from training import train as room
-    from training.evaluator import selection_scorer
     from training.progress import bar
 
     if resume and out is None:
@@ -136,7 +135,7 @@ def train(
     given = [f"training.runtime.{k}={v}" for k, v in crew if v is not None]
     if given and runtime == "serial":
         raise FerryError("--actors, --evaluators, --learners need the ray runtime: --runtime ray")
-    run_config = room.load_run_config(config, [*(overrides or []), *given])
+    run_config = room.load_any_run_config(config, [*(overrides or []), *given])
     folder = out or room.new_run_dir(run_config.name)
     with bar("training") as progress:
         result = room.train(
@@ -145,7 +144,6 @@ def train(
             resume=resume,
             minutes=minutes,
             steps=steps,
-            evaluate=selection_scorer(run_config),
             progress=progress,
             runtime=runtime,
             address=address,

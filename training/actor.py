@@ -118,7 +118,7 @@ class ActorWorker:
         means = np.empty((*shape, env.action_dim), dtype=np.float32)
         noise = self._rng.standard_normal((*shape, env.action_dim), dtype=np.float32)
         log_std, distribution = self.policy.log_std.detach(), self.policy.distribution
-        actions = noise * log_std.exp().numpy()  # the mean is added step by step
+        actions = np.empty_like(means)
         steps: list[StepResult] = []
         drawn = [(0, env.drawn())] if isinstance(env, Randomized) else []
         remembered = self._memory.arrays()
@@ -128,8 +128,9 @@ class ActorWorker:
         for t in range(horizon):
             seen_t = torch.from_numpy(obs[t]), torch.from_numpy(critic_obs[t])
             means[t] = self._memory.mean(*seen_t).numpy()
-            actions[t] += means[t]
-            actions[t] = distribution.squash(torch.from_numpy(actions[t])).numpy()
+            actions[t] = distribution.sample(
+                torch.from_numpy(means[t]), log_std, noise=torch.from_numpy(noise[t])
+            ).numpy()
             if not np.isfinite(actions[t]).all():
                 raise FerryError(
                     f"actor {self.actor_id!r}: policy version {snapshot.version} gives actions "

@@ -11,6 +11,7 @@ from real.spec import load_robot
 from sim.commands import command_limits
 from sim.pose_commands import reach_of
 from sim.task import action_spec, observation_spec
+from training.gym_run import require_robot
 from training.run_config import RunConfig
 
 
@@ -21,7 +22,11 @@ def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
         config: the run's configuration.
         meta: ``config_hash``, ``git_sha``, ``version``, and what goes into the provenance:
             ``command``, ``seed``, ``step``.
+
+    Raises:
+        FerryError: the run is of a Gymnasium env, which has no robot.
     """
+    require_robot(config)
     robot = load_robot(config.robot)
     gru = config.training.network.gru
     told = {key: str(meta[key]) for key in ("command", "seed", "step", "training_s") if key in meta}

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from real.errors import FerryError
 from real.rollout import Rollout
 from training.flat import FlatAdam
-from training.networks import ActorCritic, NetworkConfig, gaussian_entropy
+from training.networks import ActorCritic, NetworkConfig
 from training.normalizer import Moments
 from training.parallel import ALONE, Learners
 from training.ppo import NonFiniteUpdateError, Ppo, PpoConfig, side_by_side
@@ -139,10 +140,14 @@ class Learner:
         metrics |= {f"ppo/{name}": value for name, value in asdict(stats).items()}
         return self.snapshot(), metrics | {
             "ppo/learning_rate": self.learning_rate,
-            "ppo/entropy": float(gaussian_entropy(self.policy.log_std.detach())),
+            "ppo/entropy": float(self._entropy(prepared.batch.means)),
             "ppo/std": float(self.policy.log_std.detach().exp().mean()),
             **prepared.metrics,
         }
+
+    def _entropy(self, means: Tensor) -> Tensor:
+        policy = self.policy
+        return policy.distribution.latent_entropy(means, policy.log_std.detach())
 
     def _refuse(self, error: NonFiniteUpdateError) -> None:
         self._refused += 1

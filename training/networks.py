@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from real.config import Config
 from real.errors import FerryError
 from training.distributions import (
+    Categorical,
     Gaussian,
     SquashedGaussian,
     gaussian_entropy,
@@ -78,6 +79,9 @@ class NetworkConfig(Config):
         default=None,
         gt=0.0,
         description="bound of a tanh-squashed action; null = a plain Gaussian, clipped by the env",
+    )
+    discrete: bool = Field(
+        default=False, description="choose one action of several; the env of a Gymnasium run says"
     )
     return_norm: Literal["none", "running", "popart"] = Field(
         default="none",
@@ -143,6 +147,8 @@ class ActorCritic(nn.Module):
         self.distribution = Gaussian()
         if config.squash is not None:
             self.distribution = SquashedGaussian(config.squash)
+        if config.discrete:
+            self.distribution = Categorical()
         self.return_norm: ReturnNorm | None = None
         if config.return_norm != "none":
             self.return_norm = ReturnNorm(window=config.return_window)

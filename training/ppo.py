@@ -20,7 +20,6 @@ from torch import Tensor
 
 from training.batch import ActorBatch, Batch, CriticBatch, Order
 from training.by_hand import ByHand
-from training.distributions import gaussian_kl
 from training.flat import FlatAdam
 from training.losses import clipped_surrogate, decoupled_surrogate, normalized, value_loss
 from training.networks import ActorCritic
@@ -284,7 +283,7 @@ class Ppo:
             )
         loss = surrogate - self.entropy_coef * policy.distribution.entropy(mean, log_std)
         with torch.no_grad():
-            kl = gaussian_kl(part.means, old_log_std, mean, log_std)
+            kl = policy.distribution.kl(part.means, old_log_std, mean, log_std)
             numbers = (surrogate.detach(), kl, clipped, loss.detach(), torch.zeros_like(kl))
             return loss, torch.stack(numbers)
 

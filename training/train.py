@@ -22,6 +22,7 @@ from real.errors import FerryError
 from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
 from training.async_loop import AsyncRuntime
+from training.gym_run import gym_run, gym_scorer, load_any_run_config, make_worlds
 from training.learner import Learner
 from training.learner_group import LeadLearner, LearnerSpec
 from training.loop import Runtime, SerialRuntime
@@ -52,6 +53,7 @@ __all__ = [
     "LoadedPolicy",
     "RunConfig",
     "TrainResult",
+    "load_any_run_config",
     "load_policy",
     "load_run_config",
     "new_run_dir",
@@ -174,6 +176,8 @@ def _task_env(
     config: RunConfig, stream: Stream, *, run: Path, threads: int | None = None
 ) -> VectorEnv:
     """The task's own worlds; what diverges is left in the run folder, also by other processes."""
+    if gym_run(config) is not None:
+        return make_worlds(config, stream)
     return make_env(
         config,
         seed=config.training.seed,
@@ -184,6 +188,8 @@ def _task_env(
 
 
 def _selection(config: RunConfig) -> Evaluate:
+    if gym_run(config) is not None:
+        return gym_scorer(config)
     # Imported here, since it brings the robot's side: controller, filter and ONNX Runtime.
     from training.evaluator import selection_scorer
 

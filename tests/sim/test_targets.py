@@ -26,7 +26,8 @@ from sim.targets import FilterConfig, Targets
 from sim.task import EnvConfig, action_spec, load_env_config, observation_spec
 
 N = 4
-TASKS = sorted(path.stem for path in config_path("a1_walk").parent.glob("*.yaml"))
+_FILES = config_path("a1_walk").parent.glob("*.yaml")
+TASKS = sorted(path.stem for path in _FILES if path.stem != "gym")  # which has no robot
 ROBOTS = sorted(path.stem for path in (config_path("a1_walk").parent / "robots").glob("*.yaml"))
 #: The filter's answers to faults are not limits; here a robot may lie over, jump and be anywhere.
 NO_FAULTS: dict[str, Any] = {
