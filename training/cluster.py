@@ -42,6 +42,9 @@ _REACH_S = 10.0
 _REMIND_S = 0.5
 #: Smallest shared memory that Ray starts with [bytes].
 _MIN_STORE = 100 * 2**20
+#: Ray's head keeps a record of the last hundred thousand calls, for a dashboard that nobody
+#: starts here: a run's memory would grow for hours.
+_UNRECORDED = {"enable_task_events": False}
 
 
 class _Store:
@@ -152,11 +155,14 @@ class RayEngine:
         self._local = local
         self._pids: dict[Any, Any] = {}  # handle -> where its process id will be
         # The engine itself starts the store again, wherever there is room, under the same name.
-        self.store: Any = ray.remote(_Store).options(num_cpus=0, max_restarts=-1).remote()
+        self.store: Any = (
+            ray.remote(_Store).options(num_cpus=0, max_restarts=-1, **_UNRECORDED).remote()
+        )
         self._published: tuple[int, list[Any]] = (-1, [])
         self._reminded = 0.0
         # One core each, over all machines evenly: none has more than its share of the work.
         place: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
+        place |= _UNRECORDED
         self._actor = ray.remote(_Actor).options(**place)
         self._evaluator = ray.remote(_Evaluator).options(**place)
 
