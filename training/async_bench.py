@@ -149,7 +149,7 @@ def bench_async(
     )
 
 
-def free_config() -> RunConfig:
+def free_config(*overrides: str) -> RunConfig:
     """No throttle, so that nothing holds actors back, and one evaluator that always has work.
 
     No bound on staleness either: at ten updates a second, any would stop the learner while the
@@ -161,6 +161,7 @@ def free_config() -> RunConfig:
         f"training.runtime.fragments_per_update={PER_UPDATE}",
         "training.runtime.queue_capacity=32",  # all actors may deliver at once
         "training.runtime.evaluators=1",
+        *overrides,
     )
 
 

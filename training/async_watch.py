@@ -307,7 +307,7 @@ def paced_run(
                 ray_engine(
                     task,
                     processes=actors + evaluators,
-                    rollout_bytes=2**16,
+                    rollout_bytes=1024 * config.sim.worlds,
                     rollouts=4 * actors,
                     address=None,
                 )

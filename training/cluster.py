@@ -31,7 +31,7 @@ from ray.exceptions import RayError
 from real.errors import FerryError
 from real.rollout import Rollout
 from training.actor import ActorWorker
-from training.ray_processes import FETCH_S, Processes, fetch, on, where
+from training.ray_processes import FETCH_S, UNRECORDED, Processes, fetch, on, where
 from training.roles import ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
 from training.symmetry import Mirror
@@ -156,7 +156,11 @@ class RayEngine:
         self._task = ray.put(task)
         self.processes = Processes()
         # The engine itself starts the store again under the same name.
-        beside: dict[str, Any] = {"num_cpus": 0, "scheduling_strategy": on(self.processes.here)}
+        beside: dict[str, Any] = {
+            "num_cpus": 0,
+            **UNRECORDED,
+            "scheduling_strategy": on(self.processes.here),
+        }
         self.store: Any = ray.remote(_Store).options(max_restarts=-1, **beside).remote()
         self._published: tuple[int, list[Any]] = (-1, [])
         self._reminded = 0.0

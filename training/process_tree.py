@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 _PROC = Path("/proc")
+#: Proportional sizes of memory that is a process's own, and of memory that is meant to be shared.
+_OWN = ("Pss_Anon:", "Pss_Shmem:")
 
 
 def descendants(pid: int | None = None) -> list[int]:
@@ -41,10 +43,11 @@ def with_title(title: str, below: int | None = None) -> list[int]:
 
 
 def memory_bytes() -> int:
-    """Memory of this process and all below it; what several share counts once.
+    """Memory of this process and all below it that no file backs; what several share counts once.
 
     The sum of proportional set sizes (proc_pid_smaps_rollup(5)): a page that n processes have
-    mapped counts 1/n for each, shared memory included.
+    mapped counts 1/n for each, shared memory included. Pages of files, which are code for the most
+    part, are left out: how many others have them mapped would change the sum.
     """
     total = 0
     for pid in [os.getpid(), *descendants()]:
@@ -52,5 +55,5 @@ def memory_bytes() -> int:
             lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
         except OSError:  # it ended meanwhile
             continue
-        total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_OWN))
     return total

@@ -20,6 +20,9 @@ from training.roles import RoleFailed
 
 #: How long to wait for what should be there [s].
 FETCH_S = 30.0
+#: Ray's head keeps a record of the last hundred thousand calls, for a dashboard that nobody
+#: starts here: a run's memory would grow for hours.
+UNRECORDED = {"enable_task_events": False}
 
 
 def where() -> tuple[str, int]:
@@ -71,7 +74,7 @@ class Processes:
         with self._lock:
             machine = self._placement.choose(_machines())
             strategy = "SPREAD" if machine is None else on(machine)
-            place: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": strategy}
+            place: dict[str, Any] = {"num_cpus": 1, "scheduling_strategy": strategy, **UNRECORDED}
             handle = role.options(max_restarts=0, **place).remote(*arguments)
             self._placement.put(handle, machine)
             self._wheres[handle] = handle.where.remote()

@@ -15,12 +15,13 @@ from training.process_tree import memory_bytes
 from training.progress import ProgressFn, silent
 
 ACTORS = 4
+WORLDS = 512
 #: How much more the actors make than the learner takes.
 FASTER = 10.0
 #: Share of the time that does not count: buffers grow to their size, shared memory is touched.
 _WARM = 0.2
 #: Growth per minute that is still called flat, of the memory at the start.
-FLAT = 0.01
+FLAT = 0.002
 _MIB = 2.0**20
 
 
@@ -97,7 +98,9 @@ def soak(
     seconds = 60.0 * minutes
     pause = sample_s or seconds / 60.0
     tell(0.0, seconds, "starting actors")
-    with paced_run(free_config(), actors=ACTORS, step_s=STEP_S) as run:
+    # Rollouts that are too large to travel within a message: they go through shared memory.
+    config = free_config(f"sim.worlds={WORLDS}")
+    with paced_run(config, actors=ACTORS, step_s=STEP_S) as run:
         run.start(actors=ACTORS)
         run.learner.update_s = FASTER * PER_UPDATE * ROLLOUT_S / ACTORS
         first, begun = run.runtime.totals().counts, time.monotonic()
