@@ -19,7 +19,7 @@ def plan(
     config: Annotated[str, typer.Option(help="The task to plan for.")] = "a1_walk",
     overrides: Overrides = None,
     rates: Annotated[
-        Path | None, typer.Option(help="Measured rates (YAML); else measured here.")
+        Path | None, typer.Option(help="Measured rates (JSON); else measured here.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
