@@ -108,6 +108,8 @@ def table_rows(result: dict[str, Any]) -> dict[str, str]:
     rows["over the better peer"] = "-" if best is None else f"{best:.2f} (goal >= 1.30)"
     epochs, ratio = like["sample_passes_per_s"], like["ratio_to_best_peer"]
     rows["epochs alone"] = f"{epochs:,.0f}" + ("" if ratio is None else f", {ratio:.2f} of it")
+    gpu = result["gpu_sample_passes_per_s"]
+    rows["on a GPU"] = "not measured" if gpu is None else f"{gpu:,.0f}"
     for switch, rate in result["switches"].items():
         rows[f"with {switch}"] = "not measured" if rate is None else f"{rate:,.0f}"
     return rows
