@@ -25,7 +25,7 @@ Float32 = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
-class TaskVectorEnv(gymnasium.vector.VectorEnv[Float32, Float32, Float32]):
+class TaskVectorEnv(gymnasium.vector.VectorEnv[Float32, Float32, NDArray[Any]]):
     """N worlds of a task; same-step autoreset.
 
     World i, seeded with s, lives through what a single env seeded with s does. Of worlds that end,
@@ -107,7 +107,9 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Float32, Float32, Float32]):
             )
         return found
 
-    def step(self, actions: Float32) -> tuple[Float32, Float32, Mask, Mask, dict[str, Any]]:
+    def step(
+        self, actions: Float32
+    ) -> tuple[Float32, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Advance all worlds by one control period with ``actions [N, A]``."""
         result = self.env.step(np.asarray(actions, dtype=np.float64))
         return (

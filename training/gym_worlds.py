@@ -71,7 +71,7 @@ class GymWorlds:
         self._return[:] = 0.0
 
     def _flat(self, obs: Any) -> NDArray[Any]:
-        return gymnasium.spaces.flatten(self._space, obs)
+        return np.asarray(gymnasium.spaces.flatten(self._space, obs))
 
     @property
     def observation(self) -> Mapping[str, Float32]:

@@ -124,7 +124,9 @@ def record(env: VecEnv, scene: Scene, *, seconds: float) -> Poses:
     steps = max(1, round(seconds / dt))
     states = [pose for pose, _ in zip(_poses(env, scene), range(steps), strict=False)]
     position, quat, q = (np.array(part) for part in zip(*states, strict=True))
-    return Poses(time_s=dt * np.arange(steps), position_w=position, quat_wb=quat, q=q)
+    return Poses(
+        time_s=dt * np.arange(steps, dtype=np.float64), position_w=position, quat_wb=quat, q=q
+    )
 
 
 def _poses(env: VecEnv, scene: Scene) -> Iterator[tuple[NDArray[np.float64], ...]]:

