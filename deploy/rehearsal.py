@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # it needs ROS 2, and this file does not
 Array = NDArray[np.float64]
 
 #: Arming is tried for so long [s].
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: Control periods without a command until the robot stops by itself; as robot_node's own.
 TIMEOUT_PERIODS = 3.0
 #: Cosine of the tilt beyond which a robot has fallen, 1.0 rad.

@@ -42,7 +42,7 @@ from real.signals import RobotState
 Array = NDArray[np.float64]
 
 #: No wait for a message is longer [s].
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: What a node has not heard by then is published again [s].
 RETRY_S = 0.5
 

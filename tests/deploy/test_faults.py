@@ -71,23 +71,24 @@ def said(probe, who, words):
     return False
 
 
-def test_each_fault_of_a_robots_states_ends_in_damp_and_says_why(tmp_path):
+@pytest.mark.parametrize(
+    ("fault", "who", "words"), FAULTS, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_a_fault_of_a_robots_states_ends_in_damp_and_says_why(tmp_path, fault, who, words):
     with running(describe(tmp_path, without=("robot_node",)), tmp_path) as (_, probe):
         voice = Voice(probe, states=BEST_EFFORT)  # which all who listen must take
-        for fault, who, words in FAULTS:
-            # On a busy computer a pause of the test itself may be what stops the robot first.
-            for _ in range(TRIES):
-                probe.arm()
-                fault(voice)
-                probe.until_mode("DAMP")
-                probe.until_said("safety_node", "DAMP: ")
-                if said(probe, who, words):
-                    break
-                voice.heal()
-            else:
-                pytest.fail(f"{who} never said {words!r}: {probe.diagnostics}")
-            probe.until(lambda: not len(probe.commands[-1].position), "an empty command")
+        # On a busy computer a pause of the test itself may be what stops the robot first.
+        for _ in range(TRIES):
+            probe.arm()
+            fault(voice)
+            probe.until_mode("DAMP")
+            probe.until_said("safety_node", "DAMP: ")
+            if said(probe, who, words):
+                break
             voice.heal()
+        else:
+            pytest.fail(f"{who} never said {words!r}: {probe.diagnostics}")
+        probe.until(lambda: not len(probe.commands[-1].position), "an empty command")
 
 
 def test_an_emergency_stop_holds_while_joints_are_moved_and_the_policy_goes_on(tmp_path):

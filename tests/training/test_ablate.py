@@ -264,6 +264,21 @@ def test_an_effect_is_the_paired_difference_with_its_interval_by_hand():
     assert effect.verdict == "worse"
 
 
+def test_pairs_of_one_seed_count_once_for_the_interval():
+    shifts = {("2", 0): -0.1, ("2", 1): -0.3, ("8", 0): -0.3, ("8", 1): -0.5}  # means -0.2, -0.4
+    records = [
+        record(bound, actors, seed, [(10, 1.0, 0.9 + (shift if bound == "1" else 0.0))])
+        for (actors, seed), shift in shifts.items()
+        for bound in ("4", "1")
+    ]
+    effect = next(e for e in effects(records, order=ORDER, axis=AXES["samples"][0]))
+    assert (effect.factor, effect.pairs) == ("bound", 4)
+    assert effect.difference.mean == pytest.approx(-0.3)
+    half = 12.706205 * math.sqrt(0.02) / math.sqrt(2.0)  # t(0.975, 1), s of -0.2 and -0.4
+    assert effect.difference.low == pytest.approx(-0.3 - half, abs=1e-6)
+    assert effect.verdict == "no difference shown"
+
+
 def test_a_difference_whose_interval_holds_zero_shows_nothing():
     records = [
         record(bound, "1", seed, [(10, 1.0, 0.5 + shift)])
