@@ -96,8 +96,7 @@ class SensorConfig(Config):
             signal: SignalConfig | None = getattr(self, name)
             if signal is not None and signal.noise == signal.bias == 0.0 and not signal.travels:
                 raise ConfigError(
-                    f"sensors.{name} has neither noise nor bias: it changes "
-                    "nothing; remove it"
+                    f"sensors.{name} has neither noise nor bias: it changes nothing; remove it"
                 )
         if self.orientation is not None and self.orientation.quantum:
             raise ConfigError("sensors.orientation has no scale that a quantum could be a step of")
