@@ -145,6 +145,11 @@ def train(
     run = config.training.run
     if address is not None and runtime != "ray":
         raise FerryError(f"address {address} is of a Ray cluster; it needs the runtime ray")
+    if runtime == "ray" and config.curriculum is not None:
+        raise FerryError(
+            "a curriculum lives in the worlds of one actor, which Ray starts again without it; use "
+            "the serial runtime, or --set curriculum=null"
+        )
     if evaluate is None and env_factory is None:
         evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
