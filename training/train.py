@@ -6,14 +6,11 @@ import contextlib
 import functools
 import logging
 import os
-import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -23,6 +20,7 @@ from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
 from training.async_loop import AsyncRuntime
 from training.gym_run import gym_run, gym_scorer, load_any_run_config, make_worlds
+from training.interrupt import stop_on_signal
 from training.learner import Learner
 from training.learner_group import LeadLearner, LearnerSpec
 from training.loop import Runtime, SerialRuntime
@@ -172,7 +170,7 @@ def train(
             begin_run(out, config)
         writer = MetricsWriter(out, first_step=trainer.progress.steps)
         stack.callback(writer.close)
-        stop = stack.enter_context(_stop_on_signal())
+        stop = stack.enter_context(stop_on_signal())
         session = Session(out, config, runtime=trainer, writer=writer, scorers=scorers, stop=stop)
         session.run(progress or silent, resumed=resume)
     done = trainer.progress
@@ -326,30 +324,3 @@ def _threads(number: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def _stop_on_signal() -> Iterator[threading.Event]:
-    """Set an event on the first SIGINT or SIGTERM; the second has its usual effect."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # only the main thread may handle signals
-        return
-    # None stands for a handler that was not set from Python.
-    before = {
-        number: signal.getsignal(number) or signal.SIG_DFL
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        stop.set()
-        signal.signal(number, before[signal.Signals(number)])
-        log.warning("stopping after this iteration; again to stop at once")
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
