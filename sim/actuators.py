@@ -212,7 +212,9 @@ class Servos:
 
     def state_dict(self) -> State:
         """Drives, copied. Model fields, controls and history are saved by their owner."""
-        curve = {} if self.speed_damping is None else {"speed_damping": self.speed_damping.copy()}
+        curve: State = {}
+        if self.speed_damping is not None:
+            curve["speed_damping"] = self.speed_damping.copy()
         return curve | {
             "kp_scale": self.kp_scale.copy(),
             "kd_scale": self.kd_scale.copy(),

@@ -80,9 +80,12 @@ def reseed(generators: Generators, other: Generators) -> None:
 
 
 def restart(
-    streams: Mapping[str, Generators], seed: int, *, stream: tuple[int, int] = (0, 0)
+    streams: Mapping[str, Generators],
+    seed: int | Sequence[int],
+    *,
+    stream: tuple[int, int] = (0, 0),
 ) -> None:
-    """Begin all streams of :func:`make_streams` anew, from another seed."""
+    """Begin all streams of :func:`make_streams` anew, from another seed or one for each world."""
     num = len(next(iter(streams.values())))
     for purpose, fresh in make_streams(seed, num, stream=stream).items():
         reseed(streams[purpose], fresh)
