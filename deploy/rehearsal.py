@@ -18,7 +18,7 @@ from real.robot_io import load_plugin
 from real.signals import RobotState
 
 if TYPE_CHECKING:  # it needs ROS 2, and this file does not
-    from deploy.rehearsal_node import RehearsalNode
+    from deploy.rehearsal_process import RehearsalNode
 
 Array = NDArray[np.float64]
 

@@ -1,7 +1,7 @@
 """A bundle rehearsed before it meets a robot: ``ferry rehearse``.
 
 The policy and the safety node run in lock-step with a simulated robot, see
-:mod:`deploy.rehearsal_node`. First undisturbed: every command must be the one that
+:mod:`deploy.rehearsal_process`. First undisturbed: every command must be the one that
 :class:`~deploy.controller.Controller` gives in process for the same states. Then with delays and
 losses on the way, and a table says what these did to tracking and falls.
 """
@@ -180,7 +180,7 @@ def _run(plan: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) 
     file.write_text(json.dumps(dict(plan)))
     report.unlink(missing_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.rehearsal_node", str(file)],
+        [sys.executable, "-m", "deploy.rehearsal_process", str(file)],
         env={**os.environ, **environment, "ROS_LOG_DIR": str(folder / "ros")},
         stdin=subprocess.DEVNULL,
         capture_output=True,

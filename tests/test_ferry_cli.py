@@ -163,6 +163,7 @@ def test_the_learners_benchmark_says_what_it_found_and_which_peer_is_absent(
         "ratio_to_best_peer": 2.0,
         "device": "cpu",
         "skipped": {"rsl_rl": "rsl_rl is not installed"},
+        "gpu_sample_passes_per_s": None,
         "like_for_like": {"sample_passes_per_s": 250000.0, "ratio_to_best_peer": 2.5},
         "switches": {"bf16": 50000.0, "compile": None},
     }

@@ -32,7 +32,7 @@ NODE_FILES = {
     "deploy/robot_node.py",
     "deploy/recorder_node.py",
     "deploy/operator_node.py",
-    "deploy/rehearsal_node.py",
+    "deploy/rehearsal_process.py",
     "deploy/records.py",
     "deploy/ros2_control.py",
     "deploy/ros2_trajectory.py",

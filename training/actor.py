@@ -131,11 +131,7 @@ class ActorWorker:
             actions[t] = distribution.sample(
                 torch.from_numpy(means[t]), log_std, noise=torch.from_numpy(noise[t])
             ).numpy()
-            if not np.isfinite(actions[t]).all():
-                raise FerryError(
-                    f"actor {self.actor_id!r}: policy version {snapshot.version} gives actions "
-                    "that are not finite; resume from an older checkpoint"
-                )
+            self._require_finite(actions[t])
             # The env clips; the rollout keeps the action that the log-prob belongs to.
             step = env.step(actions[t])
             obs[t + 1], critic_obs[t + 1] = step.obs["policy"], step.obs["critic"]
@@ -168,6 +164,13 @@ class ActorWorker:
             critic_hidden=remembered.get("critic_hidden"),
             mirror_hidden=remembered.get("mirror_hidden"),
         )
+
+    def _require_finite(self, actions: NDArray[np.float32]) -> None:
+        if not np.isfinite(actions).all():
+            raise FerryError(
+                f"actor {self.actor_id!r}: policy version {self._version} gives actions that are "
+                "not finite; resume from an older checkpoint"
+            )
 
     def state_dict(self) -> Arrays:
         """Generator, env and memory, flat: with them the next rollout is the same, bit by bit."""

@@ -68,6 +68,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", ["nominal", "pybullet"])
 def test_a_pole_that_is_caught_scores_one_in_both_engines(suite):
     found = evaluate(Catching(), CONFIG, suite=suite, episodes=3, seed=2)
@@ -125,6 +126,7 @@ def test_a_robot_with_nothing_to_balance_and_nothing_to_follow_cannot_be_scored(
         evaluate(Standing(), config, episodes=1)
 
 
+@pytest.mark.slow
 def test_a_bundle_of_it_carries_a_command_of_length_zero_and_scores_as_its_run(run, tmp_path):
     path = tmp_path / "balance.onnx"
     report = export_run(run, path)

@@ -76,6 +76,7 @@ def test_ratios_in_the_batch_are_to_the_policy_that_acted_and_the_one_before_the
     assert (batch.proximal - batch.log_probs).abs().max() > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("returns", ["gae", "vtrace", "decoupled"])
 def test_the_toy_task_is_learned_from_rollouts_four_versions_old(returns):
     made, acting = learner(returns=returns), actor()
@@ -110,6 +111,7 @@ def test_weights_that_fit_no_rollouts_are_refused(weights):
         made.update([acting.collect(made.snapshot(), 2)] * 2, weights=weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("return_norm", ["running", "popart"])
 def test_the_critic_learns_large_returns_in_its_own_units(return_norm):
     def explained(network: NetworkConfig) -> float:
@@ -154,6 +156,7 @@ def test_a_refused_update_leaves_the_statistics_of_returns_alone():
     assert after["refused"] == 1
 
 
+@pytest.mark.slow
 def test_the_first_ratio_of_a_squashed_policy_is_one_and_it_learns():
     network = NETWORK.model_copy(update={"squash": 1.5, "init_std": 0.7})
     made = Learner(4, 5, action_dim=2, network=network, ppo=PpoConfig(), seed=0)

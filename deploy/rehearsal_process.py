@@ -56,7 +56,7 @@ class RehearsalNode(FerryNode):
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
-        super().__init__("rehearsal_node")
+        super().__init__("rehearsal_process")
         self._plan = plan
         spec = self.spec = load_here(plan["robot"])
         contract = contract_of(spec)
@@ -218,7 +218,7 @@ class RehearsalNode(FerryNode):
 
 
 def main() -> None:
-    """Entry point of ``python -m deploy.rehearsal_node PLAN.json``."""
+    """Entry point of ``python -m deploy.rehearsal_process PLAN.json``."""
     plan: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     parameters = {
         "bundle": plan["bundle"],
