@@ -88,6 +88,7 @@ class SafetyNode(StateNode):
         self._refusal = "robot_node has not published /robot/contract yet"
         self._policy_ns: int | None = None
         self._run_from_ns = 0
+        self._latest_ns = 0  # of all stamps since arming: a clock set back makes states stale
         self._mode = Mode(int(self._pipeline.modes.mode[0]))
         self._why = "started"
         self._verdicts: Counter[str] = Counter()
@@ -114,6 +115,7 @@ class SafetyNode(StateNode):
             try:
                 now = self._stream.stamp_ns or 0
                 reasons = [str(v) for v in self._pipeline.arm(now, self._stream.state())]
+                self._latest_ns = self._latest_ns if reasons else now
             except FerryError as error:
                 reasons = [str(error)]
         if not reasons:
@@ -205,8 +207,10 @@ class SafetyNode(StateNode):
         start, state_ns = time.perf_counter(), stream.stamp_ns or 0
         answered_ns = state_ns if command is None else int(command.stamp_ns[0])
         try:
-            # On a busy computer a command can overtake the very state that it answers.
-            tick = self._pipeline.step(max(state_ns, answered_ns), stream.state(), command)
+            # On a busy computer a command can overtake the very state that it answers. After a
+            # clock was set back all states are older than those before: stale, so the robot stops.
+            self._latest_ns = max(self._latest_ns, state_ns, answered_ns)
+            tick = self._pipeline.step(self._latest_ns, stream.state(), command)
         # Whatever went wrong in here, the robot must not move on.
         except Exception as error:
             self._fault(f"{type(error).__name__}: {error}")

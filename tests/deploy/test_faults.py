@@ -45,7 +45,7 @@ def degrees(voice):
 
 def jumped(voice):
     voice.q = DEFAULT.copy()
-    voice.q[2] -= 0.9
+    voice.q[1] += 2.5  # within the thigh's range, and far even for the time of a pause
 
 
 #: Fault, who says why, and the words.
