@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 from rich.logging import RichHandler
 
+from deploy import bench_cli, bundle_cli
 from deploy.console import (
     FrontDoor,
     Overrides,
@@ -21,6 +22,7 @@ from deploy.console import (
     writable,
     write_json,
 )
+from ferry_robot import app as robot_app
 from real.errors import FerryError
 
 app = typer.Typer(
@@ -31,14 +33,16 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Carries policies from simulation to real robots.",
 )
-app.add_typer(
-    typer.Typer(
-        cls=commands_of("training.bench_commands"),
-        no_args_is_help=True,
-        help="Measure speed. Example: `ferry bench sim`",
-    ),
-    name="bench",
+bench_app = typer.Typer(
+    cls=commands_of("training.bench_commands"),
+    no_args_is_help=True,
+    help="Measure speed. Example: `ferry bench sim`",
 )
+bench_cli.register(bench_app)
+app.add_typer(bench_app, name="bench")
+bundle_cli.register(app)
+bench_cli.register_rehearse(app)
+app.add_typer(robot_app, name="robot")
 
 JsonFile = Annotated[
     Path | None,
@@ -108,6 +112,9 @@ def train(
     evaluators: Annotated[
         int | None, typer.Option(min=0, help="Evaluators of the ray runtime; else 1.")
     ] = None,
+    learners: Annotated[
+        int | None, typer.Option(min=1, help="Learners of the ray runtime; else 1.")
+    ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Join this Ray cluster.")
     ] = None,
@@ -118,18 +125,17 @@ def train(
     `ferry train a1_walk --runtime ray --actors 4`
     """
     from training import train as room
-    from training.evaluator import selection_scorer
     from training.progress import bar
 
     if resume and out is None:
         raise FerryError("--resume goes on with a run that exists: name its folder with --out")
     if minutes == 0.0:
         raise FerryError("--minutes is 0, expected a number > 0 (stop after this wall time)")
-    crew = (("actors", actors), ("evaluators", evaluators))
+    crew = (("actors", actors), ("evaluators", evaluators), ("learners", learners))
     given = [f"training.runtime.{k}={v}" for k, v in crew if v is not None]
     if given and runtime == "serial":
-        raise FerryError("--actors and --evaluators are of the ray runtime: add --runtime ray")
-    run_config = room.load_run_config(config, [*(overrides or []), *given])
+        raise FerryError("--actors, --evaluators, --learners need the ray runtime: --runtime ray")
+    run_config = room.load_any_run_config(config, [*(overrides or []), *given])
     folder = out or room.new_run_dir(run_config.name)
     with bar("training") as progress:
         result = room.train(
@@ -138,7 +144,6 @@ def train(
             resume=resume,
             minutes=minutes,
             steps=steps,
-            evaluate=selection_scorer(run_config),
             progress=progress,
             runtime=runtime,
             address=address,
@@ -153,13 +158,19 @@ def train(
 @app.command()
 def evaluate(
     policy: Annotated[Path, typer.Argument(help="A run folder or a bundle (.onnx).")],
-    suite: Annotated[str, typer.Option(help="nominal (MuJoCo) or pybullet.")] = "nominal",
+    suite: Annotated[
+        str, typer.Option(help="nominal, pybullet, randomized or pybullet_randomized.")
+    ] = "nominal",
     episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which of the report seeds.")] = 0,
     which: Annotated[
         Literal["best", "latest"], typer.Option(help="Which checkpoint of a run folder.")
     ] = "best",
     json_file: JsonFile = None,
+    stamp: Annotated[
+        float | None,
+        typer.Option(metavar="SCORE", help="Write it into a bundle that scores this or more."),
+    ] = None,
 ) -> None:
     """Score a policy on seeds that training never used, through the robot's own controller code.
 
@@ -167,11 +178,14 @@ def evaluate(
     """
     from training.evaluator import evaluate_path
     from training.progress import bar
+    from training.stamping import evaluate_and_stamp
 
     with bar(f"evaluating: {suite}") as progress:
-        result = evaluate_path(
-            policy, which=which, suite=suite, episodes=episodes, seed=seed, progress=progress
-        )
+        chosen = {"suite": suite, "episodes": episodes, "seed": seed, "progress": progress}
+        if stamp is None:
+            result = evaluate_path(policy, which=which, **chosen)
+        else:
+            result = evaluate_and_stamp(policy, required=stamp, **chosen)
     to_stderr = write_json(result.as_json(), json_file)
     print_table(
         f"{policy} ({which}) on {result.suite}" if policy.is_dir() else f"{policy} on {suite}",
@@ -206,19 +220,6 @@ def export(
 
 
 @app.command()
-def inspect(
-    bundle: Annotated[Path, typer.Argument(help="A bundle (.onnx).")],
-) -> None:
-    """Show what a bundle was trained for, after verifying it.
-
-    Example: `ferry inspect configs/bundles/a1_walk.onnx`
-    """
-    from deploy.bundle import read_bundle
-
-    print_table(str(bundle), read_bundle(bundle).rows())
-
-
-@app.command()
 def deploy(
     bundle: Annotated[Path, typer.Argument(help="A bundle (.onnx).")],
     robot: Annotated[
@@ -241,6 +242,7 @@ def deploy(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Replace a safety setting; repeatable."),
     ] = None,
+    trusted_keys: bundle_cli.TrustedFolder = None,
 ) -> None:
     """Start the ROS 2 graph: policy, safety filter and robot. Ctrl-C stops it safely.
 
@@ -260,6 +262,7 @@ def deploy(
             robot_name=robot_file,
             options=options or [],
             safety=safety or [],
+            trusted_keys=trusted_keys,
         )
     print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
+
 from real.contract import PolicyContract, RobotContract
 from real.errors import ContractMismatch, FerryError
 
@@ -92,3 +94,20 @@ def _facts(contract: PolicyContract) -> dict[str, object]:
             known = not (isinstance(value, float) and math.isnan(value))
             facts[f"joint {joint.name!r} {key}"] = value if known else None
     return facts
+
+
+def not_numbers(contract: PolicyContract) -> list[str]:
+    """Names of numbers that are NaN (never allowed) in a contract."""
+    bad: list[str] = []
+    for joint in contract.joints:
+        for field in dataclasses.fields(joint):
+            value = getattr(joint, field.name)
+            if isinstance(value, float) and math.isnan(value) and joint.actuated:
+                bad.append(f"{joint.name}.{field.name}")
+    for key, values in (
+        ("action.scale", contract.action.scale),
+        ("action.offset", contract.action.offset),
+    ):
+        if not np.isfinite(values).all():
+            bad.append(key)
+    return bad

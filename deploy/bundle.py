@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,18 +17,18 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from deploy.contract_check import contract_problems
+from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp
 from deploy.onnx_file import BundleError, read_onnx
+from deploy.ports import inputs_of, outputs_of
+from deploy.signing import TrustedKeys, require_signature
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError
-from real.observation import SOURCES
 
 Float32 = NDArray[np.float32]
 
 #: Metadata keys.
 CONTRACT_KEY, GOLDEN_KEY, DIGEST_KEY = "ferry_contract", "ferry_golden", "ferry_digest"
-
-#: Names in the graph.
-INPUT, OUTPUTS = "observation", ("mean", "log_std")
 
 #: Operator sets that ONNX Runtime 1.20 and later run; exports use one of them.
 OPSETS = range(17, 24)
@@ -40,12 +39,6 @@ MAX_BYTES = 32 * 1024 * 1024
 #: Largest difference from the golden vectors. Runtimes add up in different orders, which gives
 #: differences of about 1e-6 for actions of order 1.
 TOLERANCE = 1e-5
-
-
-#: Most steps that an observation term may remember.
-MAX_HISTORY = 1000
-
-_GOLDEN_FIELDS = tuple(f.name for f in dataclasses.fields(Golden))
 
 
 @dataclass(frozen=True)
@@ -60,6 +53,8 @@ class Bundle:
         digest: SHA-256 of model and contract without later stamps (hex).
         opset: version of the operator set.
         source: where it was read from.
+        evaluation: that let it through, or None.
+        signed_by: name of the trusted key that signed it; None where nobody asked.
     """
 
     contract: PolicyContract
@@ -69,6 +64,8 @@ class Bundle:
     digest: str
     opset: int
     source: str
+    evaluation: EvaluationStamp | None = None
+    signed_by: str | None = None
 
     def require_sha256(self, expected: str) -> Bundle:
         """This bundle, if it is the very file that was checked before; empty: any is.
@@ -93,17 +90,25 @@ class Bundle:
             "joints": ", ".join(contract.joint_names),
             "observation": ", ".join(f"{t.name}[{t.dim}]" for t in contract.observation.terms),
             "action": f"{contract.action.kind}[{contract.action.dim}]",
+            **({} if contract.state is None else {"remembers": str(contract.state)}),
             "takes": ", ".join(f"{n} {low:g}..{high:g} {u}" for n, low, high, u in ranges),
             "policy version": str(contract.policy_version),
             "commit": contract.git_sha,
             "config hash": contract.config_hash,
             **contract.provenance,
+            **({"evaluated on": "never"} if self.evaluation is None else self.evaluation.rows()),
+            "signed with": self.signed_by or "not checked: no trusted keys are configured",
             "sha256": self.sha256,
         }
 
 
-def read_bundle(path: str | Path) -> Bundle:
+def read_bundle(path: str | Path, *, trusted: TrustedKeys | None = None) -> Bundle:
     """Read and verify a bundle.
+
+    Args:
+        path: the file.
+        trusted: keys with one of which it must be signed, or nothing else of it is looked at; None
+            asks for no signature.
 
     Raises:
         BundleError: anything is wrong with it, in one sentence that names the file.
@@ -114,7 +119,8 @@ def read_bundle(path: str | Path) -> Bundle:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise BundleError(f"{file}: cannot be read: {error.strerror or error}") from error
-    return parse_bundle(data, source=str(file))
+    signer = None if trusted is None else require_signature(file, data, trusted)
+    return dataclasses.replace(parse_bundle(data, source=str(file)), signed_by=signer)
 
 
 def parse_bundle(data: bytes, *, source: str) -> Bundle:
@@ -142,7 +148,7 @@ def _one_line(error: Exception) -> str:
 
 def golden_json(golden: Golden) -> str:
     """Golden vectors as JSON; float32 numbers survive it exactly."""
-    return json.dumps({k: v.tolist() for k, v in vars(golden).items()})
+    return json.dumps({k: v.tolist() for k, v in vars(golden).items() if v is not None})
 
 
 def open_session(data: bytes) -> Any:
@@ -175,6 +181,7 @@ def _verified(data: bytes, source: str) -> Bundle:
     contract = _contract(file.metadata[CONTRACT_KEY])
     golden = _golden(file.metadata[GOLDEN_KEY], contract)
     _reproduce(data, contract, golden)
+    stamp = file.metadata.get(EVALUATION_KEY)
     return Bundle(
         contract=contract,
         golden=golden,
@@ -183,6 +190,7 @@ def _verified(data: bytes, source: str) -> Bundle:
         digest=file.digest,
         opset=file.opset,
         source=source,
+        evaluation=None if stamp is None else EvaluationStamp.from_json(stamp, digest=file.digest),
     )
 
 
@@ -197,79 +205,19 @@ def _contract(text: str) -> PolicyContract:
     return contract
 
 
-def contract_problems(contract: PolicyContract) -> list[str]:
-    """Everything that is wrong with a contract on its own, whatever robot it meets."""
-    bad = [f"{name} is not a number" for name in not_numbers(contract)]
-    names = [j.name for j in contract.actuated]
-
-    def require(holds: bool, what: str) -> None:
-        if not holds:
-            bad.append(what)
-
-    require(len(names) > 0, "it has no actuated joint")
-    require(len(set(contract.joint_names)) == len(contract.joints), "a joint is listed twice")
-    require(
-        list(contract.action.joints) == names,
-        "action.joints are not the actuated joints in their order",
-    )
-    require(contract.action.kind == "joint_position", "action.kind is not joint_position")
-    require(0.0 < contract.control_dt_s <= 1.0, "control_dt_s is not in (0, 1] s")
-    require(
-        0.0 < contract.physics_dt_s <= contract.control_dt_s,
-        "physics_dt_s is not in (0, control_dt_s]",
-    )
-    require(contract.base in {"floating", "fixed"}, "base is not floating or fixed")
-    require(contract.safe_stop in {"damp", "hold"}, "safe_stop is not damp or hold")
-    gains = [contract.damping_kd, *(g for j in contract.actuated for g in (j.kp, j.kd))]
-    require(all(math.isfinite(g) and g >= 0.0 for g in gains), "a gain is negative or not finite")
-    require(contract.normalizer_in_graph, "its normaliser is not in the graph")
-    require(contract.hidden_size == 0, "it needs a hidden state, which this version cannot keep")
-    command = contract.command
-    require(
-        len(command.low) == len(command.high) == len(command.units) == command.dim,
-        "command names, ranges and units differ in number",
-    )
-    require(
-        all(-1e6 < lo <= hi < 1e6 for lo, hi in zip(command.low, command.high, strict=False)),
-        "a command range is empty or not finite",
-    )
-    bad += _observation_problems(contract)
-    return bad
-
-
-def _observation_problems(contract: PolicyContract) -> list[str]:
-    bad: list[str] = []
-    for term in contract.observation.terms:
-        source = SOURCES.get(term.source)
-        if source is None:
-            bad.append(f"observation reads {term.source!r}, which this version does not know")
-            continue
-        # The sizes need only the joints, which a contract has as a robot has.
-        dim = source.dim(cast("Any", contract), contract.command.dim)
-        if term.dim != dim:
-            bad.append(f"observation term {term.name!r} has {term.dim} numbers; expected {dim}")
-        if not 1 <= term.history <= MAX_HISTORY:
-            bad.append(f"observation term {term.name!r}: history is {term.history}")
-        if not math.isfinite(term.scale) or (term.clip is not None and not term.clip > 0.0):
-            bad.append(f"observation term {term.name!r}: scale or clip is no usable number")
-    if len(contract.observation.slices()) != len(contract.observation.terms):
-        bad.append("an observation term is listed twice")
-    return bad
-
-
-# ------------------------------------------------------------------ golden vectors
-
-
 def _golden(text: str, contract: PolicyContract) -> Golden:
     body = json.loads(text)
-    if not isinstance(body, dict) or set(cast("dict[str, Any]", body)) != set(_GOLDEN_FIELDS):
-        raise BundleError(f"golden vectors: expected {', '.join(_GOLDEN_FIELDS)}")
-    arrays = {k: np.array(cast("Any", body[k]), dtype=np.float32) for k in _GOLDEN_FIELDS}
+    actions, hidden = contract.action.dim, contract.hidden_size
+    sizes = {"observation": contract.observation.dim, "mean": actions, "log_std": actions}
+    if contract.state is not None:
+        sizes |= {"hidden": hidden, "hidden_next": hidden}
+    if not isinstance(body, dict) or set(cast("dict[str, Any]", body)) != set(sizes):
+        raise BundleError(f"golden vectors: expected {', '.join(sizes)}")
+    arrays = {k: np.array(cast("Any", body[k]), dtype=np.float32) for k in sizes}
     golden = Golden(**arrays)
     rows = golden.observation.shape[0] if golden.observation.ndim else 0
-    sizes = {"observation": contract.observation.dim, "mean": contract.action.dim}
     for name, array in arrays.items():
-        expected = (rows, sizes.get(name, contract.action.dim))
+        expected = (rows, sizes[name])
         if array.shape != expected or rows < 1:
             raise BundleError(f"golden vectors: {name} is {array.shape}; expected {expected}")
         if not np.isfinite(array).all():
@@ -281,10 +229,15 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
     """Refuse a graph that has other inputs or outputs, or gives other numbers on this computer."""
     session = open_session(data)
     inputs, outputs = session.get_inputs(), session.get_outputs()
-    if [i.name for i in inputs] != [INPUT] or [o.name for o in outputs] != list(OUTPUTS):
+    takes, gives = inputs_of(contract), outputs_of(contract)
+    if [i.name for i in inputs] != list(takes) or [o.name for o in outputs] != list(gives):
         found = f"{[i.name for i in inputs]} -> {[o.name for o in outputs]}"
-        raise BundleError(f"its graph is {found}; expected [{INPUT!r}] -> {list(OUTPUTS)}")
-    sizes = [contract.observation.dim, contract.action.dim, contract.action.dim]
+        state = "no state" if contract.state is None else "a state"
+        raise BundleError(
+            f"its graph is {found}; expected {list(takes)} -> {list(gives)}, since its contract "
+            f"has {state}"
+        )
+    sizes = [*takes.values(), *gives.values()]
     for port, size in zip([*inputs, *outputs], sizes, strict=True):
         shape = port.shape
         if port.type != "tensor(float)" or len(shape) != 2 or shape[1] not in {size, None}:
@@ -295,11 +248,12 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
             raise BundleError(f"{port.name!r} has a fixed batch of {shape[0]}; export it dynamic")
     # All at once and one alone: a batch size that was baked in shows in one of them.
     for rows in (slice(None), slice(0, 1)):
-        mean, log_std = session.run(list(OUTPUTS), {INPUT: golden.observation[rows]})
-        for name, got, expected in (
-            ("mean", mean, golden.mean[rows]),
-            ("log_std", log_std, golden.log_std[rows]),
-        ):
+        feeds = (golden.observation, golden.hidden)
+        wanted = (golden.mean, golden.log_std, golden.hidden_next)
+        known = {name: x[rows] for name, x in zip(takes, feeds, strict=False) if x is not None}
+        for name, got, array in zip(gives, session.run(list(gives), known), wanted, strict=False):
+            assert array is not None  # a golden vector for every output, see `_golden`
+            expected = array[rows]
             if got.shape != expected.shape:
                 raise BundleError(f"{name} comes out as {got.shape}; expected {expected.shape}")
             error = float(np.abs(got - expected).max())
@@ -308,20 +262,3 @@ def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
                     f"this computer does not reproduce its golden vectors: {name} is off by "
                     f"{error:.2g}, allowed {TOLERANCE:.0e}"
                 )
-
-
-def not_numbers(contract: PolicyContract) -> list[str]:
-    """Names of numbers that are NaN (never allowed) in a contract."""
-    bad: list[str] = []
-    for joint in contract.joints:
-        for field in dataclasses.fields(joint):
-            value = getattr(joint, field.name)
-            if isinstance(value, float) and math.isnan(value) and joint.actuated:
-                bad.append(f"{joint.name}.{field.name}")
-    for key, values in (
-        ("action.scale", contract.action.scale),
-        ("action.offset", contract.action.offset),
-    ):
-        if not np.isfinite(values).all():
-            bad.append(key)
-    return bad

@@ -6,6 +6,7 @@ meanwhile) or the robot stops. Comparisons are written so that NaN counts as the
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,12 @@ class Check(StrEnum):
     STATE_STALE = "state_stale"
     STATE_NOT_FINITE = "state_not_finite"
     FALL = "fall"
+    TILT = "tilt"
+    HEIGHT = "height"
+    GYRO = "gyro"
+    TEMPERATURE = "temperature"
+    VOLTAGE = "voltage"
+    WORKSPACE = "workspace"
     OUTSIDE = "outside_range"
     JUMP = "position_jump"
     COMMAND_STALE = "command_stale"
@@ -41,12 +48,19 @@ class Check(StrEnum):
 UNITS = {
     "position": "rad",
     "rate": "rad/s",
+    "acceleration": "rad/s^2",
     "velocity": "rad/s",
     "torque": "N m",
     Check.CLOCK: "s",
     Check.STATE_STALE: "s",
     Check.COMMAND_STALE: "s",
     Check.FALL: "rad",
+    Check.TILT: "rad",
+    Check.HEIGHT: "m",
+    Check.GYRO: "rad",
+    Check.TEMPERATURE: "°C",
+    Check.VOLTAGE: "V",
+    Check.WORKSPACE: "m",
     Check.OUTSIDE: "rad",
     Check.JUMP: "rad",
     Check.COMMAND_IMPLAUSIBLE: "rad",
@@ -94,12 +108,14 @@ class Fault:
             fault that lasts stops it.
         detail: gives ``(mask, value, limit)``, each ``[N]`` or ``[N, A]``; called only when
             somebody wants to read the violations.
+        warns: it is only said: the robot is in a soft zone, short of the limit that stops it.
     """
 
     kind: Check
     rows: Mask
     stops: bool
     detail: Callable[[], tuple[Mask, Array, Array]]
+    warns: bool = False
 
     def violations(self, joints: Sequence[str]) -> Iterator[Violation]:
         """Every robot and joint concerned."""
@@ -129,6 +145,7 @@ class StateBounds:
         state_age_ns: oldest acceptable state [ns].
         ahead_ns: how far stamps may lie in the future [ns]; more means that a clock was set back.
         min_upright: cosine of the largest tilt; None where the base cannot fall.
+        soft_upright: cosine of the tilt from which it is said.
         q_min: ``[A]`` lowest believable position [rad or m].
         q_max: ``[A]`` highest.
         jump_rate: ``[A]`` a joint that moves faster than this between two states has jumped.
@@ -138,6 +155,7 @@ class StateBounds:
     state_age_ns: int
     ahead_ns: int
     min_upright: float | None
+    soft_upright: float | None
     q_min: Array
     q_max: Array
     jump_rate: Array
@@ -149,10 +167,9 @@ def finite_state(state: RobotState) -> Mask:
 
     A sum is not finite as soon as one of its terms is not, and needs one pass.
     """
+    parts = (state.q, state.dq, state.tau, state.quat_wb, state.gyro_b, state.acc_b)
     with np.errstate(over="ignore", invalid="ignore"):
-        total = state.q.sum(axis=1) + state.dq.sum(axis=1)
-        total += state.quat_wb.sum(axis=1) + state.gyro_b.sum(axis=1)
-        total += state.tau.sum(axis=1) + state.acc_b.sum(axis=1)
+        total = np.add.reduce(np.concatenate(parts, axis=1), axis=1)
     return np.isfinite(total)
 
 
@@ -199,12 +216,7 @@ def state_faults(
             Fault(Check.STATE_STALE, old, True, lambda: (old, _seconds(age), _seconds(oldest)))
         )
     if bounds.min_upright is not None:
-        cosine = upright(state.quat_wb)
-        fallen = ~(cosine >= bounds.min_upright) & finite
-        if fallen.any():
-            steepest = np.array(math.acos(bounds.min_upright))
-            tilt: Array = np.arccos(np.clip(cosine, -1.0, 1.0))
-            found.append(Fault(Check.FALL, fallen, True, lambda: (fallen, tilt, steepest)))
+        found += _tilt_faults(upright(state.quat_wb), finite, bounds, bounds.min_upright)
     below, above = q < bounds.q_min, q > bounds.q_max
     outside = below | above
     if outside.any():
@@ -212,16 +224,42 @@ def state_faults(
         bound = np.where(below, bounds.q_min, bounds.q_max)
         found.append(Fault(Check.OUTSIDE, _any_joint(outside), True, lambda: (outside, q, bound)))
     if last_q is not None and last_ns is not None:
+        elapsed = state.stamp_ns - last_ns
+        if (elapsed < 0).any():
+            # What lies far back is stale as well; this is the small step that is not.
+            back, zero = (elapsed < 0) & ~np.isnan(last_q[:, 0]), np.zeros(1)
+            found.append(Fault(Check.CLOCK, back, False, lambda: (back, _seconds(elapsed), zero)))
         with np.errstate(invalid="ignore"):  # infinity less infinity
             moved = np.abs(q - last_q)
-        elapsed = _seconds(np.maximum(state.stamp_ns - last_ns, 0))[:, None]
-        allowed = bounds.jump_rate * elapsed + bounds.jump_slack
+        allowed = bounds.jump_rate * (np.maximum(elapsed, 0) * 1e-9)[:, None] + bounds.jump_slack
         # False where either is NaN: the first state, or one that is reported as not finite.
-        jumped = (moved > allowed) & (moved < np.inf)
-        if jumped.any():
+        if (moved > allowed).any():
+            jumped = (moved > allowed) & (moved < np.inf)
             rows = _any_joint(jumped)
             found.append(Fault(Check.JUMP, rows, True, lambda: (jumped, moved, allowed)))
     return found
+
+
+def _tilt_faults(cosine: Array, finite: Mask, bounds: StateBounds, least: float) -> list[Fault]:
+    found: list[Fault] = []
+    if (cosine >= max(least, bounds.soft_upright or least)).all():
+        return found
+    fallen = ~(cosine >= least) & finite
+    leaning = np.zeros_like(fallen)
+    if bounds.soft_upright is not None:
+        leaning = (cosine < bounds.soft_upright) & ~fallen
+    for kind, rows, limit in (
+        (Check.FALL, fallen, least),
+        (Check.TILT, leaning, bounds.soft_upright),
+    ):
+        if limit is not None and rows.any():
+            detail = functools.partial(_tilt_detail, rows, cosine, limit)
+            found.append(Fault(kind, rows, kind is Check.FALL, detail, warns=kind is Check.TILT))
+    return found
+
+
+def _tilt_detail(rows: Mask, cosine: Array, limit: float) -> tuple[Mask, Array, Array]:
+    return rows, np.arccos(np.clip(cosine, -1.0, 1.0)), np.array(math.acos(limit))
 
 
 def _seconds(nanoseconds: NDArray[np.int64]) -> Array:

@@ -28,6 +28,8 @@ Rows = NDArray[np.intp] | Mask | None
 
 log = logging.getLogger(__name__)
 
+_NOT_FINITE = "what the policy remembers is not finite"
+
 
 @dataclass(frozen=True)
 class Tick:
@@ -61,7 +63,12 @@ class Tick:
     @property
     def violations(self) -> list[Violation]:
         """Every reason; read it before the next tick."""
-        return [*self.errors, *self.safety.violations]
+        stops = () if self.policy is None else np.flatnonzero(self.policy.stop).tolist()
+        asked = [
+            Violation(Check.COMMAND_NOT_FINITE, None, math.nan, math.nan, world, _NOT_FINITE)
+            for world in stops
+        ]
+        return [*self.errors, *asked, *self.safety.violations]
 
 
 class Controller:
@@ -90,8 +97,16 @@ class Controller:
         self.safety = SafetyPipeline(policy.contract, num, settings=settings)
 
     def arm(self, now_ns: int, state: RobotState, rows: Rows = None) -> list[Violation]:
-        """Start robots from the pose they are in; see :meth:`SafetyPipeline.arm`."""
-        return self.safety.arm(now_ns, state, rows)
+        """Start robots from the pose they are in; see :meth:`SafetyPipeline.arm`.
+
+        Those that are armed begin without a memory, also if no tick came since they ran last.
+        """
+        before = self.safety.modes.mode.copy()
+        refused = self.safety.arm(now_ns, state, rows)
+        armed = self.safety.modes.mode != before
+        if armed.any():
+            self.policy.reset(armed)
+        return refused
 
     def tick(self, now_ns: int, state: RobotState, command: Array) -> Tick:
         """One control period.
@@ -106,6 +121,9 @@ class Controller:
         try:
             running = self.safety.advance(now_ns, state)
             output = self.policy.step(state, command, running=running)
+            if output.stop.any():
+                log.warning("robots %s stop: %s", np.flatnonzero(output.stop), _NOT_FINITE)
+                self.safety.fault(output.stop)
         except Exception as error:
             errors += self._failed("policy", error)
         try:

@@ -1,6 +1,6 @@
 """The ROS graph as data: which nodes, with which parameters, in which environment.
 
-``deploy/launch/robot.launch.py`` and :mod:`deploy.supervisor` both start what :func:`graph`
+``deploy/launch/robot.launch.py`` and :mod:`deploy.graph_run` both start what :func:`graph`
 describes, so that they cannot differ.
 """
 
@@ -12,9 +12,10 @@ import socket
 import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from deploy.parameters import read_parameter_file
 from real.errors import FerryError, nearest
 
 Parameter = bool | int | float | str
@@ -94,16 +95,20 @@ class NodeSpec:
         module: run as ``python -m module``.
         parameters: ROS parameters.
         finishes: whether its end, with exit code 0, is the graph's normal end.
+        params: parameter file, read before ``parameters``, which win.
     """
 
     name: str
     module: str
     parameters: Mapping[str, Parameter]
     finishes: bool = False
+    params: Path | None = None
 
     def command(self) -> list[str]:
         """The command line that starts it."""
         argv = [sys.executable, "-m", self.module, "--ros-args", "-r", f"__node:={self.name}"]
+        if self.params is not None:
+            argv += ["--params-file", str(self.params)]
         for name, value in self.parameters.items():
             argv += ["-p", f"{name}:={_yaml(value)}"]
         return argv
@@ -150,6 +155,8 @@ def graph(
     watchdog_periods: float | None = None,
     domain_id: int | None = None,
     bundle_sha256: str = "",
+    trusted_keys: Path | None = None,
+    params: Path | None = None,
 ) -> Graph:
     """Describe the graph that runs a bundle on a robot.
 
@@ -173,7 +180,12 @@ def graph(
             hardware.
         bundle_sha256: of the file that was checked; the nodes refuse to start on another. Empty:
             not compared.
+        trusted_keys: folder of keys with one of which every bundle must be signed, also one that is
+            loaded later; None: as the environment says.
+        params: parameter file for all nodes. What is asked for here wins over it, and it wins over
+            what nobody asked for: flags that are off, and the watchdogs of a simulated robot.
     """
+    unasked = _unasked(twist_stamped, publish_clock, watchdog_periods)
     if watchdog_periods is None and robot.simulated:
         watchdog_periods = SIMULATION_PERIODS
     file = str(bundle.absolute())
@@ -183,6 +195,8 @@ def graph(
             _operator(schedule, repeat, arm_timeout_s, twist_stamped=twist_stamped, report=report)
         )
     checked: dict[str, Parameter] = {"bundle": file, "bundle_sha256": bundle_sha256}
+    if trusted_keys is not None:
+        checked["trusted_keys"] = str(trusted_keys.absolute())
     policy: dict[str, Parameter] = {**checked, "twist_stamped": twist_stamped}
     nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
     safety: dict[str, Parameter] = dict(checked)
@@ -206,10 +220,26 @@ def graph(
         }
         nodes.append(NodeSpec("recorder_node", "deploy.recorder_node", recorder))
     return Graph(
-        nodes=tuple(nodes),
+        nodes=tuple(nodes if params is None else _with_file(nodes, params, unasked)),
         environment=_environment(simulated=robot.simulated, domain_id=domain_id),
         simulated=robot.simulated,
     )
+
+
+def _unasked(stamped: bool, clock: bool, periods: float | None) -> set[str]:
+    """Parameters for which a file may speak, since nobody who asked for the graph did."""
+    flags = {"twist_stamped": stamped, "publish_clock": clock}
+    watchdogs = {"watchdog_periods", "command_timeout_periods"} if periods is None else set[str]()
+    return {name for name, on in flags.items() if not on} | watchdogs
+
+
+def _with_file(nodes: Iterable[NodeSpec], file: Path, unasked: set[str]) -> Iterable[NodeSpec]:
+    """The nodes with a parameter file, which decides what is in it and nobody asked for."""
+    given = read_parameter_file(file)
+    for node in nodes:
+        leave = unasked & given[node.name].keys()
+        kept = {name: value for name, value in node.parameters.items() if name not in leave}
+        yield replace(node, parameters=kept, params=file.absolute())
 
 
 def _operator(

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import rclpy
@@ -28,7 +29,9 @@ from std_srvs.srv import Trigger
 
 from deploy.convert import LATCHED, TOPICS
 from deploy.graph import STATUS_ENV
+from deploy.parameters import usage
 from deploy.records import OK, diagnostics
+from deploy.state_stream import StateStream
 from real.errors import FerryError
 
 logger = logging.getLogger(__name__)
@@ -203,6 +206,51 @@ class FerryNode(Node):
         """Leave everything safe. Called exactly once, whatever ended the node."""
 
 
+class StateNode(FerryNode):
+    """A node that lives from the robot's states: what the robot is, then joints and IMU in pairs.
+
+    Args:
+        name: see :class:`FerryNode`.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        #: Pairs what comes; None until a robot has introduced itself that fits.
+        self._stream: StateStream | None = None
+
+    def listen_to_robot(self) -> None:
+        """Subscribe; to be called when everything that the callbacks need is there."""
+        self.listen("/robot/contract", self._on_contract)
+        self.listen_raw("/imu/data", self._on_imu)
+        self.listen_raw("/joint_states", self._on_joints)
+
+    @property
+    def introduced(self) -> bool:
+        """Whether a robot has said what it is, and fits."""
+        return self._stream is not None
+
+    @property
+    def newest_ns(self) -> int | None:
+        """Stamp of the newest complete state [ns]; None before the first."""
+        return None if self._stream is None else self._stream.stamp_ns
+
+    def _on_contract(self, message: Any) -> None:
+        """A robot introduces itself: make a stream for its states, or refuse it."""
+        raise NotImplementedError
+
+    def _on_state(self, stream: StateStream) -> None:
+        """A state is complete."""
+        raise NotImplementedError
+
+    def _on_imu(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_imu(data):
+            self._on_state(self._stream)
+
+    def _on_joints(self, data: bytes) -> None:
+        if self._stream is not None and self._stream.on_joints(data):
+            self._on_state(self._stream)
+
+
 def make_executor() -> Any:
     """The cheapest executor this rclpy has."""
     try:
@@ -225,6 +273,10 @@ def run_node(factory: Callable[[], FerryNode], args: Sequence[str] | None = None
     Returns:
         Exit code: 0 for a normal end, 2 for a mistake the user can mend, 1 for any other.
     """
+    if {"-h", "--help"} & set(sys.argv[1:] if args is None else args):
+        module = sys.modules[factory.__module__]
+        sys.stdout.write(usage(Path(str(module.__file__)).stem, module.__doc__ or ""))
+        return 0
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     stopping: list[int] = []
 

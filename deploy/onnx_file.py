@@ -9,9 +9,12 @@ spares a robot computer the ``onnx`` package.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from real.errors import FerryError
 
@@ -104,6 +107,32 @@ def with_metadata(data: bytes, entries: dict[str, str]) -> bytes:
         entry = b"".join(_delimited(n, t.encode()) for n, t in ((1, key), (2, text)))
         out += _delimited(14, entry)
     return bytes(out)
+
+
+def without_metadata(data: bytes, key: str) -> bytes:
+    """The same model without the metadata of this key."""
+    out = bytearray()
+    for number, value, raw in _fields(memoryview(data)):
+        if number != 14 or _text(value, 1) != key:
+            out += raw
+    return bytes(out)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all.
+
+    Raises:
+        FerryError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}_{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise FerryError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 # ------------------------------------------------------------------ the graph

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundle import INPUT, OUTPUTS, Bundle, open_session
+from deploy.bundle import Bundle, open_session
+from deploy.ports import INPUT, inputs_of, outputs_of
 from real.contract import PolicyContract
 from real.errors import FerryError
 
@@ -28,6 +29,14 @@ class Policy(Protocol):
         ...
 
 
+class RecurrentPolicy(Policy, Protocol):
+    """A network that remembers: one whose contract has a state. Its caller keeps the state."""
+
+    def advance(self, observation: Float32, hidden: Float32) -> tuple[Float32, Float32, Float32]:
+        """``[N, D]``, state ``[N, H]`` -> mean and log_std ``[N, A]``, next state ``[N, H]``."""
+        ...
+
+
 class OnnxPolicy:
     """A bundle under ONNX Runtime, on one thread.
 
@@ -43,10 +52,11 @@ class OnnxPolicy:
         self.contract: PolicyContract = bundle.contract
         self.bundle = bundle
         self._session: Any = open_session(bundle.model_bytes)
-        self._names = list(OUTPUTS)
-        self._dim = bundle.contract.observation.dim
+        self._sizes = inputs_of(bundle.contract)
+        self._names = list(outputs_of(bundle.contract))
         # The first run allocates and picks kernels, which can take a hundred times as long.
-        self.infer(np.zeros((1, self._dim), dtype=np.float32))
+        sizes = self._sizes.values()
+        self._run(*(np.zeros((1, size), dtype=np.float32) for size in sizes))
 
     def infer(self, observation: Float32) -> tuple[Float32, Float32]:
         """Mean and log standard deviation of the action.
@@ -58,12 +68,32 @@ class OnnxPolicy:
             ``[N, A]`` each, new arrays.
 
         Raises:
-            FerryError: another shape; ONNX Runtime would say so less plainly.
+            FerryError: another shape; ONNX Runtime would say so less plainly. Or the policy has a
+                memory, and an observation alone has no answer.
         """
-        if observation.ndim != 2 or observation.shape[1] != self._dim:
+        if len(self._sizes) > 1:
             raise FerryError(
-                f"the policy got an observation of shape {observation.shape}; "
-                f"expected (N, {self._dim})"
+                f"this policy remembers {self.contract.hidden_size} numbers; ask it by advance()"
             )
-        mean, log_std = self._session.run(self._names, {INPUT: observation})
+        mean, log_std = self._run(observation)
         return mean, log_std
+
+    def advance(self, observation: Float32, hidden: Float32) -> tuple[Float32, Float32, Float32]:
+        """One step of a policy with a memory, see :class:`RecurrentPolicy`.
+
+        Raises:
+            FerryError: another shape, or a policy without a memory.
+        """
+        if len(self._sizes) == 1:
+            raise FerryError("this policy has no memory; ask it by infer()")
+        mean, log_std, following = self._run(observation, hidden)
+        return mean, log_std, following
+
+    def _run(self, *given: Float32) -> list[Float32]:
+        for (name, size), array in zip(self._sizes.items(), given, strict=True):
+            if array.ndim != 2 or array.shape[1] != size:
+                what = "an observation" if name == INPUT else "a hidden state"
+                raise FerryError(
+                    f"the policy got {what} of shape {array.shape}; expected (N, {size})"
+                )
+        return self._session.run(self._names, dict(zip(self._sizes, given, strict=True)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,11 @@ from deploy.agreement import changes
 from deploy.bundle import Bundle, read_bundle
 from deploy.convert import CommandWriter, read_twist, to_ns
 from deploy.modes import Mode
-from deploy.node_base import FerryNode, run_node
+from deploy.node_base import StateNode, run_node
 from deploy.policy import OnnxPolicy
 from deploy.policy_pipeline import PolicyPipeline
 from deploy.records import ERROR, OK, WARN, StepRecord, StepWriter
+from deploy.signing import configured_keys
 from deploy.state_stream import StateStream
 from deploy.timing import TickGrid, Window
 from real.contract import RobotContract
@@ -41,14 +43,22 @@ COMMAND_AGE_S = 0.5
 WARM_UPS = 5
 
 
-class PolicyNode(FerryNode):
-    """Bundle -> ``/policy/joint_command`` and ``/policy/step``; see the module."""
+class PolicyNode(StateNode):
+    """Bundle -> ``/policy/joint_command`` and ``/policy/step``; see the module.
 
-    def __init__(self) -> None:
+    Args:
+        clock: nanoseconds of a clock that never goes back; measures the age of what came.
+    """
+
+    def __init__(self, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("policy_node")
+        self._steady_ns = clock
         file = self.needed("bundle", "the policy, an .onnx bundle", read_only=False)
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
-        bundle = read_bundle(file).require_sha256(pinned)
+        folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
+        #: Of every bundle, also of one that is loaded later.
+        self._trusted = configured_keys(folder)
+        bundle = read_bundle(file, trusted=self._trusted).require_sha256(pinned)
         stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
         self._explore = self.flag("explore", False, "sample actions instead of taking the mean")
         seed = self.number("seed", 0, "of the exploration noise", low=0, high=2**31)
@@ -65,17 +75,18 @@ class PolicyNode(FerryNode):
         self._command_ns = 0
         self._running = np.zeros(1, dtype=bool)
         self._mode = ""
-        self._stream: StateStream | None = None
+        #: Stamp of the state that was answered last [ns].
+        self.answered_ns = 0
+        #: How many commands of the operator have come.
+        self.commands_heard = 0
         self._refusal = "no /robot/contract yet"
         self._tick_time = Window()
         self._counted = (time.monotonic(), 0)
         self._command_out = self.publish_on("/policy/joint_command")
         self._step_out = self.publish_on("/policy/step")
-        self.listen("/robot/contract", self._on_contract)
+        self.listen_to_robot()
         self.listen("/safety/mode", self._on_mode)
         self.listen("/cmd_vel", self._on_twist, type_=TwistStamped if stamped else Twist)
-        self.listen_raw("/imu/data", self._on_imu)
-        self.listen_raw("/joint_states", self._on_joints)
         self.add_on_set_parameters_callback(self._may_set)
         self.serve("/policy/reload", self._reload)
         self.every(1.0, self._once_a_second)
@@ -86,6 +97,11 @@ class PolicyNode(FerryNode):
         for _ in range(WARM_UPS):
             pipeline.warm_up()
         return pipeline
+
+    @property
+    def mode(self) -> str:
+        """The safety node's mode, as heard; empty before it has spoken."""
+        return self._mode
 
     # ------------------------------------------------------------ another bundle
 
@@ -113,7 +129,8 @@ class PolicyNode(FerryNode):
         if why:
             return why
         try:
-            bundle = read_bundle(str(self.get_parameter("bundle").value))
+            file = str(self.get_parameter("bundle").value)
+            bundle = read_bundle(file, trusted=self._trusted)
         except FerryError as error:
             return str(error)
         different = changes(self._contract, bundle.contract)
@@ -135,7 +152,7 @@ class PolicyNode(FerryNode):
         try:
             robot = RobotContract.from_json(message.data)
             self._contract.require_match(robot)
-            self._stream = StateStream(self._contract.joint_names, robot)
+            self._stream = StateStream(self._contract.joint_names, robot, clock=self._steady_ns)
             self._refusal = ""
         except FerryError as error:
             self._stream = None
@@ -146,6 +163,9 @@ class PolicyNode(FerryNode):
     def _on_mode(self, message: Any) -> None:
         self._mode = str(message.data)
         self._running[:] = self._mode == Mode.RUN.name
+        if not self._running[0]:
+            # Also if no state comes before it runs again: then no tick would notice.
+            self._pipeline.reset()
 
     def _on_twist(self, message: Any) -> None:
         try:
@@ -157,15 +177,8 @@ class PolicyNode(FerryNode):
             age_ns = self.get_clock().now().nanoseconds - to_ns(message.header.stamp)
             if age_ns > COMMAND_AGE_S * 1e9:
                 return  # sent long ago, whatever delayed it
-        self._command, self._command_ns = command, time.monotonic_ns()
-
-    def _on_imu(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_imu(data):
-            self._on_state(self._stream)
-
-    def _on_joints(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_joints(data):
-            self._on_state(self._stream)
+        self._command, self._command_ns = command, self._steady_ns()
+        self.commands_heard += 1
 
     # ------------------------------------------------------------ the tick
 
@@ -182,13 +195,18 @@ class PolicyNode(FerryNode):
             return
         self._refusal = ""
         self._tick(state, stream.stamp_ns)
+        self.answered_ns = stream.stamp_ns
         self._tick_time.add(time.perf_counter() - start)
 
     def _tick(self, state: RobotState, stamp_ns: int) -> None:
-        age_s = (time.monotonic_ns() - self._command_ns) * 1e-9
+        age_s = (self._steady_ns() - self._command_ns) * 1e-9
         command = self._command if age_s <= COMMAND_AGE_S else self._zero
         out = self._pipeline.step(state, command, running=self._running)
-        self._command_out.publish(self._commands.targets(stamp_ns, out.command.q_des[0]))
+        if out.stop[0]:
+            self.get_logger().error("what the policy remembers is not finite: safe stop")
+            self._command_out.publish(self._commands.safe_stop(stamp_ns))
+        else:
+            self._command_out.publish(self._commands.targets(stamp_ns, out.command.q_des[0]))
         step = StepRecord(
             stamp_ns=stamp_ns,
             observation=out.observation[0],

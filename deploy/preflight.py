@@ -6,17 +6,25 @@ five processes run.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
+import inspect
+import signal
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 from deploy.agreement import require_imu
 from deploy.bundle import Bundle, read_bundle
 from deploy.graph import SIMULATORS, RobotChoice
+from deploy.signing import configured_keys
+from real.config import config_path
 from real.contract import RobotContract
-from real.errors import FerryError, nearest
-from real.spec import load_robot
+from real.errors import ConfigError, FerryError, nearest
+from real.spec import RobotSpec, load_robot
 
 #: Message packages of the wire.
 MESSAGE_PACKAGES = (
@@ -52,6 +60,7 @@ def preflight(
     *,
     robot_name: str | None = None,
     record: Path | None = None,
+    trusted_keys: Path | None = None,
 ) -> Cleared:
     """Check everything that can be checked without starting a node.
 
@@ -60,13 +69,14 @@ def preflight(
         choice: the robot's plug-in.
         robot_name: robot file; the one that the bundle names if None.
         record: file to record to.
+        trusted_keys: folder of keys; see :func:`deploy.signing.configured_keys`.
 
     Raises:
         FerryError: the first thing that is wrong.
     """
     require_ros()
-    policy = read_bundle(bundle)
-    spec = load_robot(robot_name or policy.contract.robot, read_limits=False)
+    policy = read_bundle(bundle, trusted=configured_keys(trusted_keys))
+    spec = _load_robot(policy, robot_name)
     robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)
     require_imu(policy.contract)
@@ -76,11 +86,25 @@ def preflight(
     return Cleared(policy, robot, checked)
 
 
+def _load_robot(policy: Bundle, robot_name: str | None) -> RobotSpec:
+    """The robot file given, or the one that ships under the name in the bundle."""
+    name = robot_name or policy.contract.robot
+    if robot_name is None:
+        try:
+            config_path(name, folder="robots")
+        except ConfigError as error:
+            raise FerryError(
+                f"{policy.source} is for the robot {name!r}, whose file is not known here: give it "
+                f"with --robot-file FILE.yaml ({error})"
+            ) from error
+    return load_robot(name, read_limits=False)
+
+
 def require_ros() -> None:
-    """Refuse to go on without ROS 2.
+    """Refuse to go on without a ROS 2 that works.
 
     Raises:
-        FerryError: rclpy or a message package is not installed.
+        FerryError: rclpy or a message package is not installed, or cannot be imported.
     """
     missing = [n for n in ("rclpy", *MESSAGE_PACKAGES) if not _installed(n)]
     if missing:
@@ -89,6 +113,33 @@ def require_ros() -> None:
             "`pip install 'ferry[ros]'`, elsewhere source a ROS 2 installation "
             "(Jazzy or later) before starting"
         )
+
+    _require_import()
+
+
+@functools.cache  # what has worked once works again, and takes half a second
+def _require_import() -> None:
+    """Import ROS 2 as a node will: a build for another Python is found, and cannot be imported."""
+    kinds = {"std_srvs": "srv"}
+    messages = [f"{package}.{kinds.get(package, 'msg')}" for package in MESSAGE_PACKAGES]
+    names = ", ".join(["rclpy", *messages])
+    # A process of its own: ROS 2 belongs to the nodes, and a broken library takes all down with it.
+    tried = subprocess.run(
+        [sys.executable, "-c", f"import {names}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if tried.returncode == 0:
+        return
+    said = tried.stderr.strip().splitlines()
+    code = tried.returncode
+    why = said[-1] if said else f"killed by {signal.Signals(-code).name}" if code < 0 else "?"
+    raise FerryError(
+        f"ROS 2 is installed here but cannot be imported by {sys.executable}: {why}; is it a build "
+        "for another Python, or was another workspace sourced in this terminal?"
+    )
 
 
 def _installed(name: str) -> bool:
@@ -111,9 +162,7 @@ def _check_plugin(choice: RobotChoice) -> RobotChoice:
             "start where it lies"
         )
     if choice.simulated:
-        # Known classes; importing a physics engine here would serve nobody.
         _check_simulator(choice)
-        return choice
     try:
         module = importlib.import_module(module_name)
     # A driver's import runs a vendor's code; whatever it raises, the answer is the same.
@@ -134,8 +183,35 @@ def _check_plugin(choice: RobotChoice) -> RobotChoice:
             f"robot plug-in {choice.plugin!r}: {class_name!r} is a {type(kind).__name__}; expected "
             "a class with the methods of real.robot_io.RobotIO"
         )
+    _check_options(choice, cast("type[Any]", kind))
     simulated = getattr(kind, "simulated", False) is True
     return RobotChoice(choice.plugin, simulated=simulated, options=choice.options)
+
+
+def _check_options(choice: RobotChoice, kind: type[Any]) -> None:
+    """Refuse options that the plug-in's class does not take, or lacks."""
+    try:
+        parameters = inspect.signature(kind).parameters
+    except (TypeError, ValueError):
+        return  # of a compiled class, say; the robot node will see
+    named = {
+        name: parameter.default is inspect.Parameter.empty
+        for name, parameter in list(parameters.items())[1:]  # the first is the robot
+        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    }
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in choice.options:
+        if name not in named and not anything:
+            raise FerryError(
+                f"robot plug-in {choice.plugin!r} has no option {name!r}{nearest(name, named)}; "
+                f"it has: {', '.join(named) or 'none'}"
+            )
+    lacking = [name for name, must in named.items() if must and name not in choice.options]
+    if lacking:
+        raise FerryError(
+            f"robot plug-in {choice.plugin!r} needs the option {lacking[0]}: add "
+            f"--option {lacking[0]}=..."
+        )
 
 
 def _check_simulator(choice: RobotChoice) -> None:

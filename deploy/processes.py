@@ -56,6 +56,7 @@ class Supervisor:
         self.modes: list[tuple[float, str, str]] = []
         self.summaries: dict[str, dict[str, Any]] = {}
         self.errors: dict[str, str] = {}
+        self.killed: list[str] = []
         self.started_s = time.monotonic()
         self._on_status: Status = on_status or logger.info
         self._readers: dict[str, threading.Thread] = {}
@@ -133,16 +134,17 @@ class Supervisor:
             ["recorder_node"],
         )
         for names in groups:
-            alive = [self.processes[n] for n in names if n in self.processes]
-            for process in alive:
+            alive = {n: self.processes[n] for n in names if n in self.processes}
+            for process in alive.values():
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
             deadline = time.monotonic() + STOP_S
-            for process in alive:
+            for name, process in alive.items():
                 try:
                     process.wait(timeout=max(0.0, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
-                    logger.warning("process %d does not stop; killing it", process.pid)
+                    logger.warning("%s (process %d) does not stop; killing it", name, process.pid)
+                    self.killed.append(name)
                     process.kill()
                     process.wait()
         for process in self.processes.values():

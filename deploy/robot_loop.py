@@ -82,6 +82,9 @@ class RobotLoop:
         self.missed = 0
         self.lateness = Window()
         self.exchange_time = Window()
+        #: How far the time from one step to the next is from the period.
+        self.period_error = Window()
+        self._woke_ns: int | None = None
         #: When the driver call in progress began [ns], 0 between calls.
         self.inside_since_ns = 0
 
@@ -165,6 +168,9 @@ class RobotLoop:
             now = self._clock()
         late_ns = now - deadline
         self.lateness.add(late_ns * 1e-9)
+        if self._woke_ns is not None:
+            self.period_error.add(abs(now - self._woke_ns - period_ns) * 1e-9)
+        self._woke_ns = now
         if late_ns < period_ns:
             return deadline
         self.missed += late_ns // period_ns

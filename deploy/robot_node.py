@@ -16,10 +16,11 @@ from typing import Any, cast
 from rosgraph_msgs.msg import Clock
 from std_msgs.msg import String
 
-from deploy.convert import CommandReader, StateWriter, set_stamp
+from deploy.convert import CommandReader, StateWriter, set_stamp, to_ns
 from deploy.node_base import FerryNode, run_node
 from deploy.records import ERROR, OK, WARN, OdometryWriter
 from deploy.robot_loop import RobotLoop
+from deploy.timing import Window
 from real.contract import RobotContract
 from real.description import link_rotation
 from real.errors import FerryError
@@ -27,6 +28,9 @@ from real.frames import multiply
 from real.robot_io import RobotIO, load_plugin
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
+
+#: Stamps of published states that are remembered: an answer to an older one comes too late anyway.
+KEPT_STAMPS = 32
 
 #: A driver call longer than this is reported while it lasts [s].
 BLOCKED_S = 0.5
@@ -91,6 +95,11 @@ class RobotNode(FerryNode):
             publish=self._publish,
         )
         self._failure = ""
+        #: When the newest states were published, by stamp [ns], and how long their answers took.
+        self._published: dict[int, int] = {}
+        self._answers = Window()
+        #: Steps and missed deadlines before the first targets came, when nodes were still starting.
+        self._before: tuple[int, int] | None = None
         self._counted = (time.monotonic(), 0)
         self.listen("/joint_command", self._on_command)
         self.every(spec.control_dt_s, self._count_writers)
@@ -140,6 +149,9 @@ class RobotNode(FerryNode):
             self._offset_ns = time.time_ns() - stamp
         stamp += self._offset_ns
         self._writer.write(state, stamp)
+        self._published[stamp] = time.monotonic_ns()
+        if len(self._published) > KEPT_STAMPS:
+            del self._published[next(iter(self._published))]
         if self._imu is not None:
             self._imu.publish(self._writer.imu)
         self._joint_states.publish(self._writer.joints)
@@ -160,6 +172,11 @@ class RobotNode(FerryNode):
             self.get_logger().error(str(error), throttle_duration_sec=1.0)
             return
         self._loop.command(targets)
+        if targets is not None and self._before is None:
+            self._before = (self._loop.steps, self._loop.missed)
+        sent_ns = self._published.get(to_ns(message.header.stamp))
+        if targets is not None and sent_ns is not None:
+            self._answers.add((time.monotonic_ns() - sent_ns) * 1e-9)
 
     def _count_writers(self) -> None:
         """Every control period: two who command one robot are none."""
@@ -203,7 +220,11 @@ class RobotNode(FerryNode):
             failure=self._failure,
             steps=self._loop.steps,
             missed_deadlines=self._loop.missed,
+            steps_before=(self._before or (self._loop.steps, 0))[0],
+            missed_before=(self._before or (0, self._loop.missed))[1],
             **self._loop.lateness.milliseconds("lateness"),
+            **self._loop.period_error.milliseconds("period_error"),
+            **self._answers.milliseconds("answer"),
         )
 
 

@@ -6,28 +6,20 @@ and a time-out on missing commands must also live in the drive's firmware or in 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import cached_property
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from deploy.checks import (
-    Check,
-    CommandBounds,
-    Fault,
-    StateBounds,
-    Violation,
-    command_faults,
-    name_each,
-    state_faults,
-)
-from real.config import Config
+from deploy.checks import Check, Fault, command_faults, state_faults
+from deploy.gyro_check import GyroCheck
+from deploy.safety_result import SafetyResult, Verdict
+from deploy.safety_settings import SafetySettings, bounds_of
+from deploy.vitals import derated, vital_faults
+from deploy.workspace import Workspace
 from real.contract import PolicyContract
-from real.joint_limits import FREE, JointLimits, LimitKind, LimitSettings
+from real.joint_limits import JointLimits
 from real.limits import LimitResult, limit_targets
 from real.signals import JointCommand, RobotState
 
@@ -35,98 +27,20 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Stamps = NDArray[np.int64]
 Rows = NDArray[np.intp] | Mask | None
-Positive = Annotated[float, Field(gt=0.0)]
-NotNegative = Annotated[float, Field(ge=0.0)]
 
-
-class Verdict(IntEnum):
-    """What became of a command, from harmless to severe."""
-
-    PASS = 0
-    """Forwarded unchanged."""
-    CLAMPED = 1
-    """Forwarded within the limits."""
-    HOLD = 2
-    """Not forwarded; the last safe target is held."""
-    DAMP = 3
-    """Not forwarded; the joints resist motion."""
-
-
-class SafetySettings(Config):
-    """What counts as a fault, and how the robot is started."""
-
-    limits: LimitSettings = LimitSettings()
-
-    state_periods: Positive = 3.0
-    """Oldest acceptable state [control periods]."""
-
-    command_periods: Positive = 3.0
-    """Oldest acceptable command, counted from the state it answers [control periods]."""
-
-    hold_ticks: Annotated[int, Field(ge=0)] = 3
-    """So many bad commands in a row are bridged by holding the last safe target."""
-
-    tilt_rad: Annotated[float, Field(gt=0.0, lt=3.1416)] | None = 1.0
-    """A floating base that tilts more has fallen [rad]; None: disabled, the robot may lie over."""
-
-    outside: NotNegative | None = 0.25
-    """A joint further outside its range than this is not believed [rad or m]; None: disabled.
-
-    Real stops give a little and calibration is off a little; a quarter radian is neither.
-    """
-
-    jump_factor: Positive | None = 2.0
-    """A joint that moves faster than this times its speed limit has jumped; None: disabled."""
-
-    jump_slack: NotNegative = 0.1
-    """Allowance on that, for noise and for stamps that are not exact [rad or m]."""
-
-    implausible: Positive = 10.0
-    """A target further outside the range than this is a defect and not clipped [rad or m]."""
-
-    ramp_s: NotNegative = 2.0
-    """Time in which the robot moves from the pose it is armed in to its default pose [s]."""
-
-    ramp_reach: Positive = 0.3
-    """A joint further than this from its default position at the ramp's end is a fault [rad or m].
-
-    It is blocked, without power, or not the joint it is taken for, and the policy must not find
-    out. Legs sag under the robot's weight, by the holding torque divided by kp; an A1 was at most
-    0.21 rad off in either simulator.
-    """
+#: As a plain number: an array compared with a member of an enum costs five times as much.
+_DAMP = int(Verdict.DAMP)
 
 
 @dataclass(frozen=True)
-class SafetyResult:
-    """What leaves the filter for N robots, and why.
+class _Rows:
+    """``[N]`` who stops, who holds, whose measurement is wrong; ``calm``: all go on as told."""
 
-    Attributes:
-        command: safe to execute; stamped as the policy's command or, where none was used, as the
-            state; gains are the contract's, or those of damping.
-        verdict: ``[N]`` :class:`Verdict` values.
-        stop: ``[N]`` whether the robot must stop and stay stopped until it is armed again.
-    """
-
-    command: JointCommand
-    verdict: NDArray[np.int8]
     stop: Mask
-    _faults: tuple[Fault, ...]
-    _limited: LimitResult
-    _engaged: Mask
-
-    @cached_property
-    def violations(self) -> list[Violation]:
-        """Every reason, built when first read: faults first, then limits of forwarded commands."""
-        names = self._limited.limits.names
-        found = [v for f in self._faults for v in f.violations(names) if self._engaged[v.world]]
-        forwarded = self.verdict == Verdict.CLAMPED
-        if forwarded.any():
-            for kind in LimitKind:
-                clipped = self._limited.clipped(kind)
-                mask = clipped.mask & forwarded[:, None]
-                if mask.any():
-                    found += name_each(kind, mask, clipped.asked, limit=clipped.limit, joints=names)
-        return found
+    held: Mask
+    blind: Mask
+    warned: bool
+    calm: bool
 
 
 class SafetyFilter:
@@ -151,7 +65,7 @@ class SafetyFilter:
         self.num = num
         joints = contract.actuated
         self.limits = JointLimits.from_joints(joints, settings=self.settings.limits)
-        self._state_bounds, self._command_bounds = _bounds(contract, self.limits, self.settings)
+        self._state_bounds, self._command_bounds = bounds_of(contract, self.limits, self.settings)
         self._period_s = contract.control_dt_s
         self._hold = contract.safe_stop == "hold"
         self._damping_kd = contract.damping_kd
@@ -164,16 +78,24 @@ class SafetyFilter:
         self._kp, self._kd = np.tile(self.limits.kp, (num, 1)), np.tile(self.limits.kd, (num, 1))
         self._zero: Array = np.zeros(shape)
         self._everyone, self._nobody = np.ones(num, dtype=bool), np.zeros(num, dtype=bool)
+        self._passed: NDArray[np.int8] = np.full(num, Verdict.PASS, dtype=np.int8)
         # Handed out with every command or compared with, and never to be written to.
-        for shared in (self._kp, self._kd, self._zero, self._everyone, self._nobody):
-            shared.setflags(write=False)
+        shared = (self._kp, self._kd, self._zero, self._everyone, self._nobody, self._passed)
+        for array in shared:
+            array.setflags(write=False)
         self._target: Array = np.full(shape, np.nan)  # sent last, NaN after a reset
+        self._known = False  # whether all of it is a number
+        self._speed: Array = np.zeros(shape)  # of that target, zero after a reset
+        box = self.settings.workspace
+        self._workspace = box and Workspace.load(box, contract, columns=self.columns)
+        self._gyro = _gyro_check(contract, num, settings=self.settings)
         self._q: Array = np.full(shape, np.nan)
         self._q_ns: Stamps = np.zeros(num, dtype=np.int64)
         self._now_ns: int | None = None
         self._command_ns: Stamps = np.zeros(num, dtype=np.int64)
         self._waiting: Mask = np.ones(num, dtype=bool)  # no command since the last reset
         self._bad_ticks: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self._holding = False  # whether some of them may be above zero
 
     def reset(self, rows: Rows = None, *, now_ns: int = 0) -> None:
         """Forget previous targets and measurements of ``rows`` (ids or mask; None for all).
@@ -186,6 +108,11 @@ class SafetyFilter:
         self._target, self._q = self._target.copy(), self._q.copy()
         self._target[chosen] = np.nan
         self._q[chosen] = np.nan
+        self._known = False
+        self._speed = self._speed.copy()
+        self._speed[chosen] = 0.0
+        if self._gyro is not None:
+            self._gyro.reset(rows)
         self._waiting, self._command_ns = self._waiting.copy(), self._command_ns.copy()
         self._waiting[chosen] = True
         self._command_ns[chosen] = now_ns
@@ -197,7 +124,9 @@ class SafetyFilter:
     def check(self, now_ns: int, state: RobotState) -> list[Fault]:
         """What is wrong with a state on its own; arming is refused on any of it."""
         q = state.q[:, self.columns]
-        return state_faults(now_ns, state, q, bounds=self._state_bounds)
+        found = state_faults(now_ns, state, q, bounds=self._state_bounds)
+        found += self._vital_faults(state)
+        return [fault for fault in found if not fault.warns]
 
     def filter(
         self,
@@ -226,51 +155,91 @@ class SafetyFilter:
         q, dq = state.q[:, self.columns], state.dq[:, self.columns]
         seen = self._state_faults(now_ns, state, q)
         faults = seen + self._command_faults(now_ns, command, running)
-        stop, held, blind = ~engaged, self._nobody, self._nobody
-        for fault in seen:
-            blind = blind | fault.rows
-        for fault in faults:
-            if fault.stops:
-                stop = stop | fault.rows
-            else:
-                held = held | fault.rows
-        self._bad_ticks = np.where(held, self._bad_ticks + 1, 0)
-        stop = stop | (self._bad_ticks > self.settings.hold_ticks)
-
-        known = ~np.isnan(self._target)
-        previous = np.where(known, self._target, q)
+        rows = self._sort(seen, faults, engaged)
+        previous = (
+            self._target if self._known else np.where(np.isnan(self._target), q, self._target)
+        )
         request = previous if command is None else command.q_des
         if ramp is not None:
             request = np.where(running[:, None], request, ramp)
-        keep = held | stop
-        if keep.any():
-            request = np.where(keep[:, None], previous, request)
+        if not rows.calm:
+            request = np.where((rows.held | rows.stop)[:, None], previous, request)
+        dt_s = self._elapsed_s(now_ns)
         limited = limit_targets(
-            self.limits, request, q=q, dq=dq, previous=previous, dt_s=self._elapsed_s(now_ns)
+            derated(self.limits, state, self.settings.vitals, self.columns),
+            request,
+            q=q,
+            dq=dq,
+            previous=previous,
+            dt_s=dt_s,
+            velocity=self._speed,
         )
         target = limited.target
-        if blind.any():
-            # What a wrong measurement says must not move a target. A pose that was never
-            # measured cannot be held either: its robot damps.
-            last = np.where(known.all(axis=1, keepdims=True), self._target, np.nan)
-            target = np.where(blind[:, None], last, target)
+        if self._workspace is not None:
+            target, drawn = self._workspace.limit(target, previous=previous, q=state.q)
+            faults += drawn
+            limited = dataclasses.replace(limited, changed=target != request)
+        if not rows.calm and rows.blind.any():
+            target = self._unmoved(target, rows.blind)
         stamp = state.stamp_ns if command is None else command.stamp_ns
-        if command is not None and not running.all():
+        if command is not None and running is not self._everyone:
             stamp = np.where(running, stamp, state.stamp_ns)
-        verdict = self._verdict(limited, target, stop=stop, held=held)
+        verdict = self._verdict(limited, target, rows)
         result = SafetyResult(
             command=self._command(stamp, target, verdict),
             verdict=verdict,
-            stop=stop,
+            stop=rows.stop,
             _faults=tuple(faults),
             _limited=limited,
             _engaged=engaged,
+            warned=rows.warned,
         )
+        self._remember(now_ns, state, q)
+        self._sent(target, (target - previous) / dt_s, verdict)
+        return result
+
+    def _sent(self, target: Array, speed: Array, verdict: NDArray[np.int8]) -> None:
+        self._target, self._speed, self._known = target, speed, True
+        if verdict is not self._passed and (verdict == _DAMP).any():
+            damped = (verdict == _DAMP)[:, None]
+            self._target = np.where(damped, np.nan, target)
+            self._speed = np.where(damped, 0.0, speed)
+            self._known = False
+
+    def _unmoved(self, target: Array, blind: Mask) -> Array:
+        """What a wrong measurement says must not move a target.
+
+        A pose that was never measured cannot be held either: NaN, and its robot damps.
+        """
+        known = ~np.isnan(self._target).any(axis=1, keepdims=True)
+        return np.where(blind[:, None], np.where(known, self._target, np.nan), target)
+
+    def _remember(self, now_ns: int, state: RobotState, q: Array) -> None:
         self._now_ns = now_ns
         # States may be views that the next measurement writes to.
         self._q, self._q_ns = q.copy(), state.stamp_ns.copy()
-        self._target = np.where((verdict == Verdict.DAMP)[:, None], np.nan, target)
-        return result
+
+    def _sort(self, seen: list[Fault], faults: list[Fault], engaged: Mask) -> _Rows:
+        """Whom these faults concern, and how; counts how long robots have been holding."""
+        if not faults and engaged is self._everyone:
+            if self._holding:
+                self._bad_ticks, self._holding = np.zeros_like(self._bad_ticks), False
+            nobody = self._nobody
+            return _Rows(nobody, nobody, nobody, warned=False, calm=True)
+        stop, held, blind, warned = ~engaged, self._nobody, self._nobody, False
+        for fault in faults:
+            if fault.warns:
+                warned = True
+            elif fault.stops:
+                stop = stop | fault.rows
+            else:
+                held = held | fault.rows
+        for fault in seen:
+            if not fault.warns:
+                blind = blind | fault.rows
+        self._bad_ticks, self._holding = np.where(held, self._bad_ticks + 1, 0), True
+        stop = stop | (self._bad_ticks > self.settings.hold_ticks)
+        return _Rows(stop, held, blind, warned=warned, calm=False)
 
     def _elapsed_s(self, now_ns: int) -> float:
         """Time that the target may move in [s]: of one tick, and after a pause of two at most."""
@@ -282,7 +251,19 @@ class SafetyFilter:
 
     def _state_faults(self, now_ns: int, state: RobotState, q: Array) -> list[Fault]:
         bounds = self._state_bounds
-        return state_faults(now_ns, state, q, bounds=bounds, last_q=self._q, last_ns=self._q_ns)
+        found = state_faults(now_ns, state, q, bounds=bounds, last_q=self._q, last_ns=self._q_ns)
+        found += self._vital_faults(state)
+        if self._gyro is not None:
+            fault = self._gyro.update(state, state.stamp_ns - self._q_ns)
+            found += [] if fault is None else [fault]
+        return found
+
+    def _vital_faults(self, state: RobotState) -> list[Fault]:
+        found = vital_faults(state, self.settings.vitals, self.columns)
+        if self._workspace is not None:
+            fault = self._workspace.state_fault(state.q)
+            found += [] if fault is None else [fault]
+        return found
 
     def _command_faults(
         self, now_ns: int, command: JointCommand | None, running: Mask
@@ -300,50 +281,31 @@ class SafetyFilter:
             faults.append(Fault(Check.CLOCK, rows, False, lambda: (rows, step, np.zeros(1))))
         return faults
 
-    def _verdict(
-        self, limited: LimitResult, target: Array, *, stop: Mask, held: Mask
-    ) -> NDArray[np.int8]:
+    def _verdict(self, limited: LimitResult, target: Array, rows: _Rows) -> NDArray[np.int8]:
+        if rows.calm and not limited.stages and self._workspace is None:
+            return self._passed
         verdict = np.where(limited.changed.any(axis=1), Verdict.CLAMPED, Verdict.PASS)
-        if held.any() or stop.any():
-            unknown = ~np.isfinite(target).all(axis=1)
-            damp = (stop & (not self._hold)) | unknown
-            verdict = np.where(damp, Verdict.DAMP, np.where(held | stop, Verdict.HOLD, verdict))
+        if not rows.calm:
+            unknown = ~np.isfinite(target).all(axis=1) & (rows.held | rows.stop)
+            damp = (rows.stop & (not self._hold)) | unknown
+            held = np.where(rows.held | rows.stop, Verdict.HOLD, verdict)
+            verdict = np.where(damp, Verdict.DAMP, held)
         return verdict.astype(np.int8)
 
     def _command(self, stamp_ns: Stamps, target: Array, verdict: NDArray[np.int8]) -> JointCommand:
         zero, kp, kd = self._zero, self._kp, self._kd
-        damp = (verdict == Verdict.DAMP)[:, None]
-        if damp.any():
+        if verdict is not self._passed and (verdict == _DAMP).any():
+            damp = (verdict == _DAMP)[:, None]
             target, kp = np.where(damp, 0.0, target), np.where(damp, 0.0, kp)
             kd = np.where(damp, self._damping_kd, kd)
         return JointCommand(stamp_ns.copy(), target, zero, zero, kp, kd)
 
 
-def _bounds(
-    contract: PolicyContract, limits: JointLimits, settings: SafetySettings
-) -> tuple[StateBounds, CommandBounds]:
-    period = contract.control_dt_s
-    falls = contract.base == "floating" and settings.tilt_rad is not None
-    # No speed limit, no notion of a jump; written into the slack, since infinity times no time
-    # at all would be NaN.
-    blind = limits.dq_max >= FREE
-    if settings.jump_factor is None:
-        blind = np.ones_like(blind)
-    speed = np.where(blind, 0.0, limits.dq_max)
-    outside = np.inf if settings.outside is None else settings.outside
-    state = StateBounds(
-        state_age_ns=round(settings.state_periods * period * 1e9),
-        ahead_ns=round(period * 1e9),
-        min_upright=float(np.cos(settings.tilt_rad or 0.0)) if falls else None,
-        q_min=limits.q_min - outside,
-        q_max=limits.q_max + outside,
-        jump_rate=(settings.jump_factor or 0.0) * speed,
-        jump_slack=np.where(blind, np.inf, settings.jump_slack),
-    )
-    command = CommandBounds(
-        command_age_ns=round(settings.command_periods * period * 1e9),
-        ahead_ns=round(period * 1e9),
-        low=limits.q_min - settings.implausible,
-        high=limits.q_max + settings.implausible,
-    )
-    return state, command
+def _gyro_check(
+    contract: PolicyContract, num: int, *, settings: SafetySettings
+) -> GyroCheck | None:
+    """None where it is disabled, or the base stands still and needs no IMU."""
+    if settings.gyro_slack is None or contract.base != "floating":
+        return None
+    gap_ns = round(2.5 * contract.control_dt_s * 1e9)
+    return GyroCheck(num, share=settings.gyro_share, slack=settings.gyro_slack, gap_ns=gap_ns)

@@ -22,12 +22,14 @@ from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.convert import CommandReader, CommandWriter, to_ns
 from deploy.modes import Mode
-from deploy.node_base import FerryNode, run_node
+from deploy.node_base import StateNode, run_node
 from deploy.records import ERROR, OK, WARN
 from deploy.safety import SafetySettings, Verdict
 from deploy.safety_pipeline import SafetyPipeline
+from deploy.signing import configured_keys
 from deploy.state_stream import StateStream
 from deploy.timing import TickGrid, Window
+from deploy.watchdog import Watchdog
 from real.config import load_config
 from real.contract import RobotContract
 from real.errors import FerryError
@@ -39,12 +41,19 @@ Array = NDArray[np.float64]
 MOVING = (Mode.RAMP, Mode.RUN)
 
 
-class SafetyNode(FerryNode):
-    """``/policy/joint_command`` -> ``/joint_command``, modes and their services; see the module."""
+class SafetyNode(StateNode):
+    """``/policy/joint_command`` -> ``/joint_command``, modes and their services; see the module.
 
-    def __init__(self) -> None:
+    Args:
+        clock: nanoseconds of a clock that never goes back; measures the age of what came.
+    """
+
+    def __init__(self, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("safety_node")
-        bundle = read_bundle(self.needed("bundle", "the policy whose contract to enforce"))
+        self._steady_ns = clock
+        path = self.needed("bundle", "the policy whose contract to enforce")
+        folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
+        bundle = read_bundle(path, trusted=configured_keys(folder))
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
         contract = self._contract = bundle.require_sha256(pinned).contract
         file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
@@ -62,13 +71,20 @@ class SafetyNode(FerryNode):
             settings = settings.model_copy(update=ages)
         self._state_ns = round(settings.state_periods * contract.control_dt_s * 1e9)
         self._command_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
+        period_ns = round(contract.control_dt_s * 1e9)
+        self._silence = Watchdog(
+            self._state_ns,
+            self._command_ns,
+            period_ns=period_ns,
+            who="safety_node",
+            clock=clock,
+        )
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
         limits = self._pipeline.filter.limits
         self._kp, self._kd = limits.kp, limits.kd
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
         self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)
-        self._stream: StateStream | None = None
         self._refusal = "robot_node has not published /robot/contract yet"
         self._policy_ns: int | None = None
         self._run_from_ns = 0
@@ -80,9 +96,7 @@ class SafetyNode(FerryNode):
         self._command_out = self.publish_on("/joint_command")
         self._mode_out = self.publish_on("/safety/mode")
         self._mode_out.publish(String(data=self._mode.name))
-        self.listen("/robot/contract", self._on_contract)
-        self.listen_raw("/imu/data", self._on_imu)
-        self.listen_raw("/joint_states", self._on_joints)
+        self.listen_to_robot()
         self.listen("/policy/joint_command", self._on_policy)
         self.serve("/arm", self._arm)
         self.serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
@@ -110,7 +124,7 @@ class SafetyNode(FerryNode):
         """Everything outside the filter that forbids moving."""
         if self._refusal:
             return [self._refusal]
-        now, reasons = time.monotonic_ns(), list[str]()
+        now, reasons = self._steady_ns(), list[str]()
         if self._stream is None or now - self._stream.received_ns > self._state_ns:
             lacks = "" if self._stream is None else self._stream.lacks()
             reasons.append("no fresh state from robot_node" + (f": {lacks}" if lacks else ""))
@@ -142,21 +156,14 @@ class SafetyNode(FerryNode):
             robot = RobotContract.from_json(message.data)
             enforced, notes = agree(self._contract, robot)
             self._pipeline.enforce(enforced)
-            self._stream, self._refusal = StateStream(self._contract.joint_names, robot), ""
+            self._stream = StateStream(self._contract.joint_names, robot, clock=self._steady_ns)
+            self._refusal = ""
         except FerryError as error:
             self._stream, self._refusal = None, str(error)
             self.get_logger().error(f"refusing to arm: {error}")
             return
         for note in notes:
             self.get_logger().warning(note)
-
-    def _on_imu(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_imu(data):
-            self._on_state(self._stream)
-
-    def _on_joints(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_joints(data):
-            self._on_state(self._stream)
 
     def _on_state(self, stream: StateStream) -> None:
         """States drive everything but RUN: the ramp, and the repeated word to stay stopped."""
@@ -169,7 +176,7 @@ class SafetyNode(FerryNode):
 
     def _on_policy(self, message: Any) -> None:
         """Policy commands drive RUN."""
-        self._policy_ns = time.monotonic_ns()
+        self._policy_ns = self._steady_ns()
         if self._mode is not Mode.RUN or self._stream is None:
             return
         try:
@@ -182,13 +189,14 @@ class SafetyNode(FerryNode):
             return
         stamp_ns = to_ns(message.header.stamp)
         since_ns = (self._stream.stamp_ns or 0) - self._run_from_ns
-        if stamp_ns <= self._run_from_ns and since_ns <= self._command_ns:
+        # Not so if the clock was set back since: all would look that old, for as long as it was.
+        if stamp_ns <= self._run_from_ns and 0 <= since_ns <= self._command_ns:
             return  # made before the policy could know that it runs
         command = JointCommand.position(np.array([stamp_ns]), q_des[None], kp=self._kp, kd=self._kd)
         self._tick(self._stream, command)
         arrival = self._stream.arrival_ns(stamp_ns)
         if arrival is not None:
-            self._latency.add((time.monotonic_ns() - arrival) * 1e-9)
+            self._latency.add((self._steady_ns() - arrival) * 1e-9)
 
     # ------------------------------------------------------------ the tick
 
@@ -210,25 +218,20 @@ class SafetyNode(FerryNode):
         self._tick_time.add(time.perf_counter() - start)
         verdict = Verdict(int(tick.verdict[0]))
         self._verdicts[verdict.name] += 1
-        if verdict is not Verdict.PASS:
+        if verdict is not Verdict.PASS or tick.warned:
             for violation in tick.violations:
                 self._violations[f"{violation.kind} {violation.joint or ''}".strip()] += 1
         if Mode(int(tick.mode[0])) is not self._mode:
             self._announce("; ".join(map(str, tick.violations)) if tick.stop[0] else "ramp over")
 
     def _watchdog(self) -> None:
-        if self._mode not in MOVING or self._stream is None:
+        received_ns = 0 if self._stream is None else self._stream.received_ns
+        silent = self._silence.look(received_ns, self._policy_ns or 0)
+        if self._mode not in MOVING:
             return
-        now = time.monotonic_ns()
-        state_age = now - self._stream.received_ns
-        policy_age = now - (self._policy_ns or 0)
         rivals = self._rivals()
-        if rivals:
-            self._fault("; ".join(rivals))
-        elif state_age > self._state_ns:
-            self._fault(f"no new state for {state_age * 1e-6:.0f} ms")
-        elif policy_age > self._command_ns:
-            self._fault(f"no policy command for {policy_age * 1e-6:.0f} ms")
+        if rivals or silent:
+            self._fault("; ".join(rivals) or silent)
 
     # ------------------------------------------------------------ ways out
 

@@ -41,6 +41,11 @@ class SafetyTick:
     _ramp: tuple[Violation, ...] = ()
 
     @property
+    def warned(self) -> bool:
+        """Whether :attr:`violations` tell of a soft zone, even where every command passed."""
+        return self._result is not None and self._result.warned
+
+    @property
     def violations(self) -> list[Violation]:
         """Every reason, robots and joints by name; read it before the next tick."""
         return [*self._ramp, *([] if self._result is None else self._result.violations)]

@@ -1,162 +1,23 @@
-"""Runs a graph from the first process to the last: ``ferry deploy``.
-
-If one node ends, all are stopped, which ends in the safe stop.
-"""
+"""A bundle on a robot over ROS 2, checked before and reported after: ``ferry deploy``."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
-import signal
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from deploy.graph import Graph, choose_robot, graph
+from deploy.graph_run import GraphReport, Progress, run_graph
 from deploy.options import read_options, safety_file
 from deploy.preflight import Cleared, preflight
-from deploy.processes import Status, Supervisor
+from deploy.processes import Status
 from deploy.schedule import Schedule, tour
 from real.errors import FerryError
-
-#: Called with (seconds done, seconds in all or 0, what is going on).
-Progress = Callable[[float, float, str], None]
-
-#: Nodes must be ready within this [s]; importing a physics engine on a busy computer takes a few.
-READY_S = 60.0
-
-
-@dataclass(frozen=True)
-class GraphReport:
-    """How a graph ended.
-
-    Attributes:
-        ok: whether it ended as planned.
-        reason: why it ended.
-        seconds: how long it ran [s].
-        exit_codes: of each node; negative for the signal that killed it.
-        modes: every change of mode: seconds since the start, mode, reason.
-        summaries: what each node said at its end.
-        log_dir: standard error of each node; a folder that was made for it is removed after a run
-            that ended well.
-    """
-
-    ok: bool
-    reason: str
-    seconds: float
-    exit_codes: Mapping[str, int]
-    modes: Sequence[tuple[float, str, str]]
-    summaries: Mapping[str, Mapping[str, Any]]
-    log_dir: Path
-
-
-@dataclass
-class _Interrupt:
-    """Turns SIGINT and SIGTERM into a question that the loop asks."""
-
-    asked: bool = False
-    _before: dict[int, Any] = field(default_factory=dict[int, Any])
-
-    def __enter__(self) -> _Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, *_: object) -> None:
-        self.asked = True
-
-
-def run_graph(
-    graph: Graph,
-    *,
-    seconds: float | None = None,
-    on_status: Status | None = None,
-    progress: Progress | None = None,
-    log_dir: Path | None = None,
-) -> GraphReport:
-    """Run a graph until it has finished, a node ends, its time is over, or somebody interrupts.
-
-    Args:
-        graph: what to run.
-        seconds: end after this long, counted from when all nodes are ready; None: not by time.
-        on_status: called with one line for everything worth telling.
-        progress: called several times a second.
-        log_dir: for the nodes' standard error; None makes a folder, and removes it after a run that
-            ended well.
-    """
-    with _Interrupt() as interrupt, Supervisor(graph, on_status=on_status, log_dir=log_dir) as run:
-        watch = _Watch(run, seconds, interrupt, progress)
-        ok, reason = watch.until_end()
-        ran_s = time.monotonic() - run.started_s
-    if log_dir is None and ok and not any(p.returncode for p in run.processes.values()):
-        shutil.rmtree(run.log_dir, ignore_errors=True)
-    return GraphReport(
-        ok=ok,
-        reason=reason,
-        seconds=ran_s,
-        exit_codes={n: p.returncode for n, p in run.processes.items()},
-        modes=run.modes,
-        summaries=run.summaries,
-        log_dir=run.log_dir,
-    )
-
-
-@dataclass
-class _Watch:
-    """Waits for the end of a graph."""
-
-    run: Supervisor
-    seconds: float | None
-    interrupt: _Interrupt
-    progress: Progress | None
-    ready_s: float | None = None
-    played_s: float | None = None
-    total_s: float = 0.0
-
-    def until_end(self) -> tuple[bool, str]:
-        """Whether the end was the planned one, and what it was."""
-        while True:
-            happened = self.run.poll(0.05)
-            now = time.monotonic()
-            if happened is not None and happened[1].get("event") == "playing":
-                self.played_s, self.total_s = now, float(happened[1]["seconds"])
-            end = self._end(now)
-            if end is not None:
-                return end
-            if self.progress is not None:
-                since = self.played_s or (self.ready_s if self.seconds is not None else None)
-                total = self.seconds or self.total_s
-                done = 0.0 if since is None else min(now - since, total or now - since)
-                self.progress(done, total, self.run.mode)
-
-    def _end(self, now: float) -> tuple[bool, str] | None:
-        run = self.run
-        ended = run.ended()
-        if ended is not None:
-            node, code = ended
-            if node.finishes and code == 0:
-                return True, f"{node.name} has finished"
-            return False, run.why_ended(node, code)
-        if self.interrupt.asked:
-            return True, "interrupted"
-        late = {node.name for node in run.graph.nodes} - run.ready
-        if late and now - run.started_s > READY_S:
-            return False, f"not ready within {READY_S:.0f} s: {', '.join(sorted(late))}"
-        if not late and self.ready_s is None:
-            self.ready_s = now
-        if self.seconds is not None and now - (self.ready_s or now) >= self.seconds:
-            return True, f"ran for {self.seconds:g} s"
-        return None
 
 
 @dataclass(frozen=True)
@@ -226,6 +87,7 @@ def deploy(
     watchdog_periods: float | None = None,
     arm_timeout_s: float = 30.0,
     domain_id: int | None = None,
+    trusted_keys: Path | None = None,
 ) -> DeployResult:
     """Run a bundle on a robot, simulated or not, over ROS 2.
 
@@ -251,14 +113,16 @@ def deploy(
             ordinary where a simulator shares its cores; hardware gets three.
         arm_timeout_s: how long the operator tries to arm [s].
         domain_id: of DDS; None: a free one for simulated robots, the environment's for hardware.
+        trusted_keys: folder of keys with one of which the bundle must be signed.
 
     Raises:
         FerryError: something is wrong that is seen before a node starts.
     """
-    if robot_name is not None and Path(robot_name).is_file():
-        robot_name = str(Path(robot_name).absolute())
+    robot_name = _absolute(robot_name)
     choice = choose_robot(robot, options=read_options(options))
-    cleared = preflight(bundle, choice, robot_name=robot_name, record=record)
+    cleared = preflight(
+        bundle, choice, robot_name=robot_name, record=record, trusted_keys=trusted_keys
+    )
     plan = _plan(cleared, schedule, seconds)
     log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
     try:
@@ -282,6 +146,7 @@ def deploy(
         arm_timeout_s=arm_timeout_s,
         report=files.get("report"),
         bundle_sha256=cleared.bundle.sha256,
+        trusted_keys=trusted_keys,
     )
     if on_status is not None:
         for line in _opening(described, log_dir, armed=plan is not None):
@@ -294,6 +159,12 @@ def deploy(
     if report.ok and not any(report.exit_codes.values()):
         shutil.rmtree(log_dir, ignore_errors=True)
     return DeployResult(report.ok, report.reason, report, operator, record)
+
+
+def _absolute(robot_name: str | None) -> str | None:
+    """Nodes start elsewhere; a shipped robot's name is no path."""
+    is_file = Path(robot_name or "").is_file()
+    return str(Path(robot_name or "").absolute()) if is_file else robot_name
 
 
 def _plan(cleared: Cleared, schedule: Schedule | None, seconds: float | None) -> Schedule | None:

@@ -12,22 +12,24 @@ from real.errors import FerryError
 from real.spec import RobotSpec
 
 Array = NDArray[np.float64]
+ActionKind = Literal["joint_position", "joint_position_delta"]
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """q_des = offset + scale * clip(action, -clip, clip).
+    """q_des = offset + scale * clip(action, -clip, clip), and + q for a ``joint_position_delta``.
 
     Attributes:
-        kind: what the decoded numbers are; ``joint_position`` are absolute targets.
+        kind: ``joint_position`` counts from the default pose, ``joint_position_delta`` from the
+            joint positions that the policy has just observed. Either way targets are absolute.
         joints: names of the A actuated joints, in the order of the action vector.
         scale: ``[A]`` [rad or m per unit of action].
-        offset: ``[A]`` default pose [rad or m].
+        offset: ``[A]`` default pose, zero for a delta [rad or m].
         clip: bound on the action before scaling; also bounds the previous action that the
             policy sees, so that an outlier cannot feed back on itself.
     """
 
-    kind: Literal["joint_position"]
+    kind: ActionKind
     joints: tuple[str, ...]
     scale: tuple[float, ...]
     offset: tuple[float, ...]
@@ -44,14 +46,17 @@ class ActionSpec:
             raise FerryError(f"action.clip is {self.clip}; expected a number > 0")
 
     @staticmethod
-    def from_robot(robot: RobotSpec, *, clip: float) -> ActionSpec:
-        """Position offsets about the default pose, in the robot's joint order."""
+    def from_robot(
+        robot: RobotSpec, *, clip: float, kind: ActionKind = "joint_position"
+    ) -> ActionSpec:
+        """Position offsets about the default or the present pose, in the robot's joint order."""
         joints = robot.actuated
+        delta = kind == "joint_position_delta"
         return ActionSpec(
-            kind="joint_position",
+            kind=kind,
             joints=tuple(j.name for j in joints),
             scale=tuple(j.action_scale for j in joints),
-            offset=tuple(j.q_default for j in joints),
+            offset=tuple(0.0 if delta else j.q_default for j in joints),
             clip=clip,
         )
 
@@ -76,10 +81,22 @@ class ActionDecoder:
         """
         return np.clip(np.asarray(action, dtype=np.float64), -self.spec.clip, self.spec.clip)
 
-    def decode(self, clipped: Array) -> Array:
-        """Joint targets [rad or m] of a clipped action; ``[N, A] -> [N, A]``."""
-        return self.offset + self.scale * clipped
+    def decode(self, clipped: Array, q: Array | None = None) -> Array:
+        """Joint targets [rad or m] of a clipped action; ``[N, A] -> [N, A]``.
 
-    def encode(self, q_des: Array) -> Array:
+        Args:
+            clipped: the action.
+            q: ``[N, A]`` positions of the actuated joints as observed; only a delta needs them.
+        """
+        return self._origin(q) + self.scale * clipped
+
+    def encode(self, q_des: Array, q: Array | None = None) -> Array:
         """The action whose target is ``q_des``: the inverse of :meth:`decode`."""
-        return (q_des - self.offset) / self.scale
+        return (q_des - self._origin(q)) / self.scale
+
+    def _origin(self, q: Array | None) -> Array:
+        if self.spec.kind == "joint_position":
+            return self.offset
+        if q is None:
+            raise ValueError("a joint_position_delta counts from the observed joint positions")
+        return self.offset + q

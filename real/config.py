@@ -17,8 +17,9 @@ from typing import Any, ClassVar, Literal, Self, TypeVar, cast, get_args, get_or
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, to_jsonable_python
 
+from real.config_base import read_extended
 from real.config_report import dotted, models_at, report
-from real.config_yaml import KeyPath, read_yaml, read_yaml_file, write_yaml_file
+from real.config_yaml import KeyPath, read_yaml, write_yaml_file
 from real.errors import ConfigError, nearest
 
 M = TypeVar("M", bound="Config")
@@ -37,6 +38,13 @@ def _make_scalars_strict(schema: Any) -> None:
     elif isinstance(schema, list | tuple):
         for part in cast("list[Any]", schema):
             _make_scalars_strict(part)
+
+
+class InOrder:
+    """Marks a mapping whose order of keys means something: ``Annotated[dict[str, T], InOrder()]``.
+
+    Two configurations that differ in that order are two, also to `config_hash`.
+    """
 
 
 class Config(BaseModel):
@@ -133,7 +141,7 @@ def config_path(name: str | Path, *, folder: str = "") -> Path:
 def load_config(
     model: type[M], path: str | Path, *, overrides: Sequence[str] = (), folder: str = ""
 ) -> M:
-    """Read a YAML file into a model.
+    """Read a YAML file, and what it extends (`real.config_base`), into a model.
 
     Args:
         model: The model to fill.
@@ -147,7 +155,7 @@ def load_config(
             line, or with the override it came from.
     """
     file = config_path(path, folder=folder)
-    data, lines = read_yaml_file(file)
+    data, lines = read_extended(file, find=lambda name, within: _beside(name, within, folder))
     if not isinstance(data, dict):
         found = "nothing" if data is None else f"a {type(data).__name__}"
         raise ConfigError(f"{file}: expected a mapping of keys to values, found {found}")
@@ -180,16 +188,44 @@ def config_dict(cfg: Config) -> dict[str, Any]:
 
 
 def config_hash(cfg: Config) -> str:
-    """SHA-256 (hex) of the resolved values; the order of keys and the spelling do not matter."""
-    canonical = json.dumps(
-        config_dict(cfg), sort_keys=True, separators=(",", ":"), ensure_ascii=True
-    )
+    """SHA-256 (hex) of the resolved values.
+
+    Spelling does not matter, nor does the order of keys but where a field is `InOrder`.
+    """
+    values = _with_order(cfg, config_dict(cfg))
+    canonical = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _with_order(value: Any, plain: Any) -> Any:
+    """Plain values of a configuration, with mappings whose order counts as lists of pairs."""
+    if isinstance(value, Config):
+        out: dict[str, Any] = {}
+        for name, field in type(value).model_fields.items():
+            inner = _with_order(getattr(value, name), plain[name])
+            ordered = any(isinstance(mark, InOrder) for mark in field.metadata)
+            out[name] = list(inner.items()) if ordered else inner
+        return out
+    if isinstance(value, Mapping):
+        items = zip(cast("Mapping[Any, Any]", value).values(), plain.items(), strict=True)
+        return {key: _with_order(inner, bare) for inner, (key, bare) in items}
+    if isinstance(value, list | tuple):
+        pairs = zip(cast("Sequence[Any]", value), plain, strict=True)
+        return [_with_order(inner, bare) for inner, bare in pairs]
+    return plain
 
 
 def save_config(cfg: Config, path: Path) -> None:
     """Write the resolved configuration as YAML, whole or not at all, for `load_config` to read."""
     write_yaml_file(config_dict(cfg), path)
+
+
+def _beside(name: str, within: Path, folder: str) -> Path:
+    """A file that another extends: beside it, or a shipped one."""
+    for candidate in (within.parent / name, within.parent / f"{name}.yaml"):
+        if candidate.is_file():
+            return candidate
+    return config_path(name, folder=folder)
 
 
 def _shipped() -> Path:

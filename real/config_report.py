@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from real.config_yaml import KeyPath
-from real.errors import nearest
+from real.errors import ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,13 @@ def _data_path(detail: Mapping[str, Any], data: Any) -> KeyPath:
         path.append(part)
     if detail["type"] == "missing":
         path.append(detail["loc"][-1])
-    return tuple(path)
+    return (*path, *_inner_key(detail))
+
+
+def _inner_key(detail: Mapping[str, Any]) -> KeyPath:
+    """The rest of the way, where a validator of a whole section knows which of its values it is."""
+    error = detail.get("ctx", {}).get("error")
+    return error.key if isinstance(error, ConfigError) else ()
 
 
 def _explained_deeper(
@@ -169,13 +175,24 @@ def _sentence(model: type[BaseModel], path: KeyPath, details: list[dict[str, Any
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
         return _kind_of_section(name, first)
     if kind in {"value_error", "assertion_error"}:
-        subject = f"{name} = {_shown(first['input'])}: " if name else ""
+        subject = f"{name} = {_shown(_value(first))}: " if name else ""
         return f"{subject}{first['ctx']['error']}"
     expected = list(dict.fromkeys(_expectation(model, path, detail) for detail in details))
     subject = f"{name} is" if name else "found"
     return (
         f"{subject} {_shown(first['input'])}, expected {' or '.join(expected)}{_unit(model, path)}"
     )
+
+
+def _value(detail: Mapping[str, Any]) -> Any:
+    """What stands at the place that the error is about."""
+    value: Any = detail["input"]
+    for key in _inner_key(detail):
+        try:
+            value = value[key]
+        except (TypeError, KeyError, IndexError):
+            break  # it is missing
+    return value
 
 
 def _kind_of_section(name: str, detail: Mapping[str, Any]) -> str:

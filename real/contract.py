@@ -7,25 +7,24 @@ back the same doubles: nothing is rounded.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from real.action import ActionSpec
 from real.errors import ContractMismatch, FerryError
+from real.memory import HiddenState
 from real.observation import ObservationSpec
+from real.reach import Reach
+from real.robot_contract import RobotContract, parse_json
 from real.spec import JointSpec, RobotSpec
 
 Float32 = NDArray[np.float32]
-T = TypeVar("T")
 
 #: Raised when the meaning of a field changes; readers refuse what they do not know.
 CONTRACT_VERSION = 1
@@ -61,94 +60,15 @@ class Golden:
         observation: ``[K, D]``.
         mean: ``[K, A]``.
         log_std: ``[K, A]``.
+        hidden: ``[K, H]`` what was remembered before each; None without a memory.
+        hidden_next: ``[K, H]`` what was after it.
     """
 
     observation: Float32
     mean: Float32
     log_std: Float32
-
-
-@dataclass(frozen=True)
-class RobotContract:
-    """What a robot says of itself on ``/robot/contract``; checked before arming.
-
-    Attributes:
-        robot: name.
-        joints: all joints in the robot's order.
-        actuated: the actuated ones, in order.
-        kp: ``[A]`` gains the robot applies.
-        kd: ``[A]``.
-        control_dt_s: control period [s].
-        base_link: link whose frame is the base frame.
-        imu_link: link whose frame the IMU reports in, or None.
-        safe_stop: ``damp`` or ``hold``.
-        damping_kd: gain of the damping mode.
-        imu_rotation: wxyz, takes vectors of the IMU link's frame to the base frame. A fact of the
-            robot alone: policies see the base frame.
-        q_min, q_max, dq_max, tau_max: ``[A]`` limits as in :class:`~real.spec.JointSpec`; None
-            where the robot does not know one, an empty tuple where it knows none.
-    """
-
-    robot: str
-    joints: tuple[str, ...]
-    actuated: tuple[str, ...]
-    kp: tuple[float, ...]
-    kd: tuple[float, ...]
-    control_dt_s: float
-    base_link: str
-    imu_link: str | None
-    safe_stop: str
-    damping_kd: float
-    imu_rotation: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    q_min: tuple[float | None, ...] = ()
-    q_max: tuple[float | None, ...] = ()
-    dq_max: tuple[float | None, ...] = ()
-    tau_max: tuple[float | None, ...] = ()
-
-    @staticmethod
-    def from_spec(robot: RobotSpec) -> RobotContract:
-        """The contract of a robot file."""
-
-        def known(values: Iterable[float]) -> tuple[float | None, ...]:
-            return tuple(None if math.isnan(v) else v for v in values)
-
-        return RobotContract(
-            robot=robot.name,
-            joints=robot.joint_names,
-            actuated=tuple(j.name for j in robot.actuated),
-            kp=tuple(j.kp for j in robot.actuated),
-            kd=tuple(j.kd for j in robot.actuated),
-            control_dt_s=robot.control_dt_s,
-            base_link=robot.base_link,
-            imu_link=robot.imu_link,
-            safe_stop=robot.safe_stop,
-            damping_kd=robot.damping_kd,
-            q_min=known(j.q_min for j in robot.actuated),
-            q_max=known(j.q_max for j in robot.actuated),
-            dq_max=known(j.dq_max for j in robot.actuated),
-            tau_max=known(j.tau_max for j in robot.actuated),
-        )
-
-    def to_json(self) -> str:
-        """JSON text with a hash of itself."""
-        body = dataclasses.asdict(self)
-        return json.dumps({**body, "hash": _sha(body)})
-
-    @staticmethod
-    def from_json(text: str) -> RobotContract:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ContractMismatch: not such a text, or its hash does not fit.
-        """
-        try:
-            body = cast("dict[str, Any]", json.loads(text))
-            claimed = body.pop("hash")
-            if _sha(body) != claimed:
-                raise ContractMismatch("robot contract: its hash does not fit its content")
-            return _parse(RobotContract, body)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ContractMismatch(f"robot contract is not readable: {error}") from error
+    hidden: Float32 | None = None
+    hidden_next: Float32 | None = None
 
 
 @dataclass(frozen=True)
@@ -175,6 +95,8 @@ class PolicyContract:
         git_sha: commit of the code that trained it, with ``-dirty`` if it had changes.
         policy_version: learner updates behind the weights.
         provenance: command, seed and other words on where it is from.
+        state: the recurrent state, None for none.
+        reach: of a policy that is commanded poses: the way to the end effector; else None.
     """
 
     schema_version: int
@@ -196,6 +118,8 @@ class PolicyContract:
     git_sha: str
     policy_version: int
     provenance: Mapping[str, str]
+    state: HiddenState | None = None
+    reach: Reach | None = None
 
     @staticmethod
     def of_robot(
@@ -204,10 +128,12 @@ class PolicyContract:
         observation: ObservationSpec,
         action: ActionSpec,
         command: CommandLimits,
+        reach: Reach | None = None,
         config_hash: str = "",
         git_sha: str = "",
         policy_version: int = 0,
         provenance: Mapping[str, str] | None = None,
+        state: HiddenState | None = None,
     ) -> PolicyContract:
         """The contract of a policy for ``robot``; limits must be complete."""
         robot.require_complete()
@@ -226,11 +152,13 @@ class PolicyContract:
             action=action,
             command=command,
             normalizer_in_graph=True,
-            hidden_size=0,
+            hidden_size=0 if state is None else state.size,
             config_hash=config_hash,
             git_sha=git_sha,
             policy_version=policy_version,
             provenance=dict(provenance or {}),
+            state=state,
+            reach=reach,
         )
 
     @property
@@ -262,7 +190,7 @@ class PolicyContract:
                     f"policy contract has schema version {version!r}; this Ferry reads "
                     f"{CONTRACT_VERSION}; export the policy again with this version"
                 )
-            return _parse(PolicyContract, body)
+            return parse_json(PolicyContract, body)
         except (ValueError, AttributeError, FerryError) as error:
             if isinstance(error, ContractMismatch):
                 raise
@@ -285,7 +213,16 @@ class PolicyContract:
         extra = [n for n in robot.joints if n not in self.joint_names]
         out.extend(f"joint {n!r}: the robot does not report it" for n in missing)
         out.extend(f"joint {n!r}: the policy does not know it" for n in extra)
-        gains = {n: (p, d) for n, p, d in zip(robot.actuated, robot.kp, robot.kd, strict=True)}
+        for what, names in (("joint", robot.joints), ("motor of joint", robot.actuated)):
+            twice = sorted({n for n in names if names.count(n) > 1})
+            out.extend(f"{what} {n!r}: the robot reports it twice" for n in twice)
+        if not len(robot.kp) == len(robot.kd) == len(robot.actuated):
+            out.append(
+                f"gains: {len(robot.kp)} kp, {len(robot.kd)} kd, {len(robot.actuated)} motors"
+            )
+        passive = [j.name for j in self.joints if not j.actuated and j.name in robot.actuated]
+        out.extend(f"joint {n!r}: passive in the policy, actuated on the robot" for n in passive)
+        gains = {n: (p, d) for n, p, d in zip(robot.actuated, robot.kp, robot.kd, strict=False)}
         for joint in self.actuated:
             if joint.name in gains:
                 check(f"joint {joint.name!r} kp", joint.kp, gains[joint.name][0])
@@ -310,30 +247,3 @@ class PolicyContract:
             raise ContractMismatch(
                 "the policy was not trained for this robot:\n  " + "\n  ".join(found)
             )
-
-
-@functools.cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def _parse(kind: type[T], body: Mapping[str, Any]) -> T:
-    """Build a contract from JSON and refuse whatever would not be written back the same.
-
-    That one comparison finds unknown fields, text in place of numbers, and any loss.
-    """
-    try:
-        parsed = cast("T", _adapter(kind).validate_python(body))
-    except ValidationError as error:
-        # pydantic's own text is for programmers: it spans lines and ends in a link.
-        wrong = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise ValueError("; ".join(wrong)) from error
-    again = json.loads(json.dumps(dataclasses.asdict(cast("Any", parsed))))
-    for key, value in body.items():
-        if json.dumps(again.get(key), sort_keys=True) != json.dumps(value, sort_keys=True):
-            raise ValueError(f"field {key!r} is not one this version writes: {value!r:.200}")
-    return parsed
-
-
-def _sha(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

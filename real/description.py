@@ -6,20 +6,26 @@ have one source (the file) on computers that have no physics engine, too.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from real.errors import FerryError, nearest
 from real.frames import IDENTITY, from_rpy, multiply
+from real.mjcf import Mjcf
 
 #: Prefixes of ``description:`` that name a Python package which ships the file.
 PACKAGE_PREFIXES = {"pybullet_data": "pybullet"}
+
+#: Prefix that names a model of MuJoCo Menagerie, and the package that brings them.
+MENAGERIE, MENAGERIE_PACKAGE = "menagerie", "mujoco_menagerie"
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,16 @@ def description_path(description: str, *, base: Path | None = None) -> Path:
     """Where a description lies.
 
     Args:
-        description: ``package:relative/path`` with a prefix of :data:`PACKAGE_PREFIXES`, or a path.
+        description: ``package:relative/path`` with a prefix of :data:`PACKAGE_PREFIXES`,
+            ``menagerie:name`` or ``menagerie:name/entry`` of MuJoCo Menagerie, or a path.
         base: folder that relative paths start from.
 
     Raises:
         FerryError: the package is not installed, or there is no such file.
     """
     prefix, colon, rest = description.partition(":")
+    if colon and prefix == MENAGERIE:
+        return _menagerie_path(rest)
     if colon and prefix in PACKAGE_PREFIXES:
         found = importlib.util.find_spec(prefix)
         if found is None or not found.submodule_search_locations:
@@ -87,22 +96,57 @@ def description_path(description: str, *, base: Path | None = None) -> Path:
     return path
 
 
+def _menagerie_path(rest: str) -> Path:
+    """Where a model of MuJoCo Menagerie lies; the package downloads it on first use."""
+    if importlib.util.find_spec(MENAGERIE_PACKAGE) is None:
+        raise FerryError(
+            f"description 'menagerie:{rest}' needs the package 'mujoco-menagerie': "
+            "pip install 'ferry[menagerie]'"
+        )
+    menagerie: Any = importlib.import_module(MENAGERIE_PACKAGE)
+    name, _, entry = rest.partition("/")
+    try:
+        model = menagerie.get(name)
+        return Path(model.xml(entry or model.default_model))
+    except menagerie.MenagerieError as error:
+        raise FerryError(f"description 'menagerie:{rest}': {error}") from error
+
+
+def is_mjcf(path: Path) -> bool:
+    """Whether a description is in MuJoCo's own format, by its root element.
+
+    Raises:
+        FerryError: not readable as XML.
+    """
+    return _root(path).tag == "mujoco"
+
+
+def _root(path: Path) -> ElementTree.Element:
+    try:
+        return ElementTree.parse(path).getroot()
+    except ElementTree.ParseError as error:
+        raise FerryError(f"{path}: not readable as XML ({error})") from error
+
+
 def read_description(path: Path) -> Description:
-    """Read the joints and links of a URDF file.
+    """Read the joints and links of a URDF or MJCF file.
+
+    An MJCF's named geoms and sites count as links too: they are where its feet and sensors are.
 
     ``continuous`` joints have no position limits whatever the file says, as the URDF
     specification defines. A ``<limit effort="0" velocity="0">`` is kept as zero: zero means "no
     authority" and :class:`~real.spec.RobotSpec` refuses it, since it nearly always meant "unknown".
 
     Raises:
-        FerryError: not XML, not a URDF, or a joint without a name or child.
+        FerryError: not XML, neither URDF nor MJCF, or a joint without a name or child.
     """
-    try:
-        root = ElementTree.parse(path).getroot()
-    except ElementTree.ParseError as error:
-        raise FerryError(f"{path}: not readable as XML ({error})") from error
+    root = _root(path)
+    if root.tag == "mujoco":
+        return _of_mjcf(path)
     if root.tag != "robot":
-        raise FerryError(f"{path}: the root element is <{root.tag}>; expected a URDF <robot>")
+        raise FerryError(
+            f"{path}: the root element is <{root.tag}>; expected a URDF <robot> or an MJCF <mujoco>"
+        )
     joints: dict[str, DescribedJoint] = {}
     for element in root.findall("joint"):
         joint = _joint(element, path)
@@ -126,10 +170,12 @@ def link_rotation(path: Path, *, link: str, base_link: str) -> NDArray[np.float6
     Raises:
         FerryError: not readable, or a movable joint or nothing at all connects the two.
     """
-    try:
-        root = ElementTree.parse(path).getroot()
-    except ElementTree.ParseError as error:
-        raise FerryError(f"{path}: not readable as XML ({error})") from error
+    root = _root(path)
+    if root.tag == "mujoco":
+        raise FerryError(
+            f"{path}: the frame of the IMU is read from URDF files only; expected imu_link "
+            f"{base_link!r}, the base link itself"
+        )
     above: dict[str, tuple[str, ElementTree.Element]] = {}
     for joint in root.findall("joint"):
         parent, child = joint.find("parent"), joint.find("child")
@@ -149,6 +195,28 @@ def link_rotation(path: Path, *, link: str, base_link: str) -> NDArray[np.float6
         text = "0 0 0" if origin is None else origin.get("rpy", "0 0 0")
         rotation = multiply(from_rpy([float(x) for x in text.split()]), rotation)
     return rotation
+
+
+def _of_mjcf(path: Path) -> Description:
+    file = Mjcf(path)
+    joints: dict[str, DescribedJoint] = {}
+    for joint in file.joints:
+        if joint.kind == "ball":
+            raise FerryError(
+                f"{path}: joint {joint.name!r} is a ball joint; expected hinge, slide or free"
+            )
+        if joint.kind != "free":
+            joints[joint.name] = DescribedJoint(
+                name=joint.name,
+                kind=joint.kind,
+                q_min=joint.q_min,
+                q_max=joint.q_max,
+                dq_max=math.nan,  # MJCF has no velocity limits
+                tau_max=joint.effort,
+                child=joint.body,
+                mimics=None,
+            )
+    return Description(path=path, joints=joints, links=("world", *file.bodies, *file.frames))
 
 
 def _joint(element: ElementTree.Element, path: Path) -> DescribedJoint | None:

@@ -18,7 +18,15 @@ class ConfigError(FerryError, ValueError):
 
     It is a `ValueError` as well, so that a pydantic validator may raise it and the loader adds the
     file and line.
+
+    Args:
+        message: What is wrong.
+        key: Where inside the value that a validator checks: its keys and indices from the top.
     """
+
+    def __init__(self, message: str = "", *, key: tuple[str | int, ...] = ()) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class ContractMismatch(FerryError):

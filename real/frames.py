@@ -7,6 +7,9 @@ axes, so ``[N, 4]`` and ``[4]`` both work.
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -79,6 +82,12 @@ def rotate_inverse(quat_ab: ArrayLike, vector_a: ArrayLike) -> Array:
     return rotate(conjugate(quat_ab), vector_a)
 
 
+def about(axis: ArrayLike, angle: ArrayLike) -> Array:
+    """Rotations about a unit vector ``[3]`` by angles [rad]; ``[...] -> [..., 4]`` wxyz."""
+    half = 0.5 * np.asarray(angle, dtype=np.float64)[..., None]
+    return np.concatenate([np.cos(half), np.sin(half) * np.asarray(axis)], axis=-1)
+
+
 def projected_gravity(quat_wb: ArrayLike) -> Array:
     """Direction of gravity in the base frame, unit length; ``[..., 4] -> [..., 3]``.
 
@@ -131,3 +140,37 @@ def to_matrix(quat_ab: ArrayLike) -> Array:
     basis = np.eye(3)
     columns = [rotate(q, np.broadcast_to(basis[i], (*q.shape[:-1], 3))) for i in range(3)]
     return np.stack(columns, axis=-1)
+
+
+def to_rpy(quat_ab: ArrayLike) -> tuple[float, float, float]:
+    """Roll, pitch, yaw [rad] of one rotation, the inverse of :func:`from_rpy`.
+
+    R = Rz(yaw) Ry(pitch) Rx(roll); yaw is 0 where it is not unique, at pitch +-90 degrees.
+    """
+    r = to_matrix(quat_ab)
+    if abs(r[2, 0]) > 1.0 - 1e-12:  # pitch +-90 degrees: only roll -+ yaw is determined
+        return math.atan2(-r[1, 2], r[1, 1]), math.copysign(math.pi / 2.0, -r[2, 0]), 0.0
+    return (
+        math.atan2(r[2, 1], r[2, 2]),
+        math.asin(-r[2, 0]),
+        math.atan2(r[1, 0], r[0, 0]),
+    )
+
+
+@dataclass(frozen=True)
+class Pose:
+    """A frame in another one: position ``[3]`` [m] and orientation ``[4]`` wxyz."""
+
+    position: Array
+    quat: Array
+
+    def then(self, child: Pose) -> Pose:
+        """The pose of ``child``, which is given in this frame, in this frame's parent."""
+        return Pose(
+            self.position + rotate(self.quat, child.position), multiply(self.quat, child.quat)
+        )
+
+    def inverse(self) -> Pose:
+        """The parent in this frame."""
+        back = conjugate(self.quat)
+        return Pose(-rotate(back, self.position), back)

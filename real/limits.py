@@ -7,7 +7,7 @@ every bound on torque or speed is turned into the interval of targets that keeps
 The limits, from the one that yields first to the one that always holds:
 
 1. *position, soft*: margin inside the joint's range, drawn in by the stopping distance;
-2. *rate*: a target moves no faster than the joint can;
+2. *acceleration*, and *rate*: a target starts no faster, and moves no faster, than the joint can;
 3. *torque*, and within it *velocity*: the motor is not asked for more than it has, nor to drive a
    joint that is already at full speed;
 4. *position, hard*: never outside the joint's range, and from outside only inwards.
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from real.joint_limits import JointLimits, LimitKind
+from real.joint_limits import BOTH, JointLimits, LimitKind
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -54,6 +54,19 @@ def rate_interval(limits: JointLimits, *, previous: Array, dt_s: float) -> Inter
     """
     step = limits.rate * dt_s
     return previous - step, previous + step
+
+
+def acceleration_interval(
+    limits: JointLimits, *, previous: Array, velocity: Array, dt_s: float
+) -> Interval:
+    """Targets whose speed grows by no more than accel dt; ``[N, A]`` each.
+
+    A target may stop where it is at any time, however fast it moved: what slows it down is the
+    motor, whose torque is limited below, and a target that had to run on would pass every stop.
+    """
+    low = previous + (velocity - limits.accel * dt_s) * dt_s
+    high = previous + (velocity + limits.accel * dt_s) * dt_s
+    return np.minimum(low, previous), np.maximum(high, previous)
 
 
 def torque_interval(limits: JointLimits, *, q: Array, dq: Array) -> Interval:
@@ -135,12 +148,13 @@ class LimitResult:
     previous: Array
     dt_s: float
     stages: tuple[Stage, ...]
+    velocity: Array | None = None
 
     def clipped(self, kind: LimitKind) -> Clipped:
         """Where a limit of this kind moved the target, what was asked for, and the limit it met.
 
-        Position [rad or m], rate and velocity [rad/s or m/s] with the sign of the motion, torque
-        [N m or N] as predicted from the gains.
+        Position [rad or m], rate and velocity [rad/s or m/s] and acceleration [rad/s^2 or m/s^2]
+        with the sign of the motion, torque [N m or N] as predicted from the gains.
         """
         shape = self.target.shape
         mask = np.zeros(shape, dtype=bool)
@@ -155,13 +169,19 @@ class LimitResult:
             mask &= ~self.not_finite
         asked, limit = np.where(mask, asked, 0.0), np.where(mask, limit, 0.0)
         if kind is LimitKind.RATE:
-            asked, limit = (asked - self.previous) / self.dt_s, (limit - self.previous) / self.dt_s
+            asked, limit = self._speed(asked), self._speed(limit)
+        elif kind is LimitKind.ACCELERATION and self.velocity is not None:
+            asked = (self._speed(asked) - self.velocity) / self.dt_s
+            limit = (self._speed(limit) - self.velocity) / self.dt_s
         elif kind is LimitKind.TORQUE:
             asked = self.limits.torque(asked, q=self.q, dq=self.dq)
             limit = self.limits.torque(limit, q=self.q, dq=self.dq)
         elif kind is LimitKind.VELOCITY:
             asked, limit = self.dq, np.copysign(self.limits.dq_max, self.dq)
         return Clipped(mask, asked, limit)
+
+    def _speed(self, target: Array) -> Array:
+        return (target - self.previous) / self.dt_s
 
 
 def limit_targets(
@@ -172,6 +192,7 @@ def limit_targets(
     dq: Array,
     previous: Array,
     dt_s: float,
+    velocity: Array | None = None,
 ) -> LimitResult:
     """Bring joint targets within all limits.
 
@@ -182,10 +203,21 @@ def limit_targets(
         dq: ``[N, A]`` measured velocities [rad/s or m/s].
         previous: ``[N, A]`` targets sent last, or the measured positions at the start; finite.
         dt_s: time since they were sent [s], > 0.
+        velocity: ``[N, A]`` speed of the targets before [rad/s or m/s], finite; zero at the start.
+            None: accelerations are not limited.
 
     Returns:
         The targets. Where request or state are not finite, the previous target.
     """
+    if q_des.shape[0] == 1:
+        # One robot, on hardware: most commands are within all limits, and one look says so.
+        with np.errstate(all="ignore"):
+            room = limits.room(q=q, dq=dq, previous=previous, velocity=velocity, dt_s=dt_s)
+            if (BOTH * q_des <= room).all():
+                nothing = np.zeros(q_des.shape, dtype=bool)
+                return LimitResult(
+                    q_des, nothing, None, limits, q, dq, previous, dt_s, (), velocity
+                )
     not_finite: Mask | None = None
     finite = np.isfinite(q_des) & np.isfinite(q) & np.isfinite(dq)
     if not finite.all():
@@ -194,16 +226,9 @@ def limit_targets(
         dq = np.where(finite, dq, 0.0)
     target = q_des
     stages: list[Stage] = []
-    # A square of an absurd but finite speed overflows to infinity, which clips as it should.
-    with np.errstate(over="ignore"):
-        intervals = (
-            (LimitKind.POSITION, soft_position_interval(limits, dq=dq)),
-            (LimitKind.RATE, rate_interval(limits, previous=previous, dt_s=dt_s)),
-            (LimitKind.TORQUE, torque_interval(limits, q=q, dq=dq)),
-            (LimitKind.VELOCITY, velocity_interval(limits, q=q, dq=dq)),
-            (LimitKind.POSITION, hard_position_interval(limits, q=q)),
-        )
-    for kind, (low, high) in intervals:
+    for kind, (low, high) in _intervals(
+        limits, q=q, dq=dq, previous=previous, velocity=velocity, dt_s=dt_s
+    ):
         stages.append(Stage(kind, target, low, high))
         target = np.minimum(np.maximum(target, low), high)
     changed = target != q_des
@@ -220,4 +245,32 @@ def limit_targets(
         previous=previous,
         dt_s=dt_s,
         stages=tuple(stages),
+        velocity=velocity,
     )
+
+
+def _intervals(
+    limits: JointLimits,
+    *,
+    q: Array,
+    dq: Array,
+    previous: Array,
+    velocity: Array | None,
+    dt_s: float,
+) -> list[tuple[LimitKind, Interval]]:
+    """Every limit in the order of the module, weakest first."""
+    # A square of an absurd but finite speed overflows to infinity, which clips as it should.
+    with np.errstate(over="ignore"):
+        out = [(LimitKind.POSITION, soft_position_interval(limits, dq=dq))]
+        if velocity is not None:
+            speeding = acceleration_interval(
+                limits, previous=previous, velocity=velocity, dt_s=dt_s
+            )
+            out.append((LimitKind.ACCELERATION, speeding))
+        out += [
+            (LimitKind.RATE, rate_interval(limits, previous=previous, dt_s=dt_s)),
+            (LimitKind.TORQUE, torque_interval(limits, q=q, dq=dq)),
+            (LimitKind.VELOCITY, velocity_interval(limits, q=q, dq=dq)),
+            (LimitKind.POSITION, hard_position_interval(limits, q=q)),
+        ]
+    return out

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from real.errors import FerryError, nearest
 from real.frames import projected_gravity
+from real.kinematics import Kinematics, pose_error
 from real.signals import RobotState
 from real.spec import RobotSpec
 
@@ -81,12 +82,14 @@ class ObservationInput:
         command: ``[N, C]`` command, e.g. (vx, vy, wz) in the base frame [m/s, m/s, rad/s].
         prev_action: ``[N, A]`` clipped action of the previous control step, zero after a reset.
         q_default: ``[J]`` default pose [rad or m].
+        kinematics: of the end effector, or None where no pose is commanded.
     """
 
     state: RobotState
     command: Array
     prev_action: Array
     q_default: Array
+    kinematics: Kinematics | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,18 @@ class Source:
     doc: str
     dim: Callable[[RobotSpec, int], int]
     read: Callable[[ObservationInput], Array]
+
+
+def _pose_error(x: ObservationInput) -> Array:
+    if x.kinematics is None:
+        raise FerryError("observation term 'pose_error' needs a commanded pose; the task has none")
+    return pose_error(x.command, *x.kinematics.pose(x.state.q))
+
+
+def _pose_step(x: ObservationInput) -> Array:
+    if x.kinematics is None:
+        raise FerryError("observation term 'pose_step' needs a commanded pose; the task has none")
+    return x.kinematics.step_towards(x.command, x.state.q)
 
 
 #: name -> (unit, meaning, size(robot, command size), reader). The vocabulary of observations.
@@ -114,6 +129,18 @@ SOURCES: dict[str, Source] = {
         lambda x: projected_gravity(x.state.quat_wb),
     ),
     "command": Source("m/s, rad/s", "the command", lambda r, c: c, lambda x: x.command),
+    "pose_error": Source(
+        "m, rad",
+        "what the end effector lacks to the commanded pose: translation, then rotation vector",
+        lambda r, c: 6,
+        _pose_error,
+    ),
+    "pose_step": Source(
+        "rad or m",
+        "joint motion that removes that error to first order (damped least squares)",
+        lambda r, c: len(r.joints),
+        _pose_step,
+    ),
     "joint_pos": Source(
         "rad or m",
         "joint positions minus the default pose",
@@ -133,6 +160,10 @@ SOURCES: dict[str, Source] = {
         lambda x: x.prev_action,
     ),
 }
+
+
+#: Those that need a commanded pose and the way to the end effector.
+POSE_SOURCES = frozenset({"pose_error", "pose_step"})
 
 
 def make_term(
@@ -175,9 +206,17 @@ class ObservationBuilder:
         spec: the terms.
         q_default: ``[J]`` default pose of all joints.
         num: N.
+        kinematics: of the end effector; ``pose_error`` needs it.
     """
 
-    def __init__(self, spec: ObservationSpec, q_default: Sequence[float] | Array, num: int) -> None:
+    def __init__(
+        self,
+        spec: ObservationSpec,
+        q_default: Sequence[float] | Array,
+        num: int,
+        *,
+        kinematics: Kinematics | None = None,
+    ) -> None:
         for term in spec.terms:
             if term.source not in SOURCES:
                 raise FerryError(
@@ -186,8 +225,14 @@ class ObservationBuilder:
                 )
         self.spec = spec
         self.num = num
+        self._kinematics = kinematics
         self._q_default: Array = np.asarray(q_default, dtype=np.float64)
         self._slices = spec.slices()
+        # Asked for in every tick, and the same in all of them.
+        self._dim = spec.dim
+        self._reads = [
+            (t, SOURCES[t.source].read, self._slices[t.name], (num, t.dim)) for t in spec.terms
+        ]
         self._history: dict[str, Float32] = {
             t.name: np.zeros((num, t.history, t.dim), dtype=np.float32)
             for t in spec.terms
@@ -232,19 +277,18 @@ class ObservationBuilder:
         Returns:
             ``[N, D]`` float32.
         """
-        result = np.empty((self.num, self.spec.dim), dtype=np.float32) if out is None else out
-        inputs = ObservationInput(state, command, prev_action, self._q_default)
-        for term in self.spec.terms:
-            value = SOURCES[term.source].read(inputs)
-            if value.shape != (self.num, term.dim):
+        result = np.empty((self.num, self._dim), dtype=np.float32) if out is None else out
+        inputs = ObservationInput(state, command, prev_action, self._q_default, self._kinematics)
+        for term, read, place, shape in self._reads:
+            value = read(inputs)
+            if value.shape != shape:
                 raise FerryError(
-                    f"observation term {term.name!r}: got shape {value.shape}, "
-                    f"expected {(self.num, term.dim)}"
+                    f"observation term {term.name!r}: got shape {value.shape}, expected {shape}"
                 )
             if self._whole is not None:
-                self._whole[:, self._slices[term.name]] = value
+                self._whole[:, place] = value
                 continue
-            target = result[:, self._slices[term.name]]
+            target = result[:, place]
             if term.history == 1:
                 self._scaled(term, value, target)
             else:

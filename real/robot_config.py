@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from real.config import Config
+from real.config import Config, InOrder
 
 Positive = Annotated[float, Field(gt=0.0)]
 NotNegative = Annotated[float, Field(ge=0.0)]
@@ -48,6 +48,21 @@ class JointConfig(Config):
     limits: LimitsConfig | None = None
 
 
+class LinkConfig(Config):
+    """Mass properties that the description lacks or gets wrong; what is not given is the file's.
+
+    Everything is about the link's own frame: the centre of mass in it, the moments about that
+    centre in its axes.
+    """
+
+    mass: Positive | None = Field(default=None, description="[kg]")
+    com: tuple[float, float, float] | None = Field(default=None, description="centre of mass [m]")
+    inertia: tuple[float, float, float, float, float, float] | None = Field(
+        default=None, description="ixx, iyy, izz, ixy, ixz, iyz [kg m^2]"
+    )
+    source: str = Field(min_length=3, description="where the numbers are from")
+
+
 class BaseConfig(Config):
     """The base link and how it is held."""
 
@@ -65,7 +80,9 @@ class RobotConfig(Config):
 
     schema_version: Literal[1]
     name: str
-    description: str = Field(description="path, or pybullet_data:<path>")
+    description: str = Field(
+        description="URDF or MJCF: a path, pybullet_data:<path> or menagerie:<name>"
+    )
     base: BaseConfig
     imu_link: str | None = Field(description="link that carries the IMU, or null")
     feet: tuple[str, ...] = ()
@@ -76,4 +93,10 @@ class RobotConfig(Config):
     damping_kd: NotNegative = Field(description="gain of the damping mode [N m s/rad]")
     fall_height_m: float | None = Field(default=None, description="base below this has fallen [m]")
     defaults: JointDefaults = JointDefaults()
-    joints: dict[str, JointConfig] = Field(min_length=1)
+    joints: Annotated[dict[str, JointConfig], InOrder()] = Field(min_length=1)
+    locked: dict[str, float] = Field(
+        default={},
+        description="joints that shall not move, and where they stand [rad or m]; what mimics one "
+        "of them stands still with it",
+    )
+    links: dict[str, LinkConfig] = Field(default={}, description="mass properties, by link")

@@ -8,23 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from real.domain import DomainDraws
 from real.errors import FerryError
 
 Float32 = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class DomainSample:
-    """What was drawn for one world: enough to build the same world again.
-
-    Attributes:
-        seed: seed of the generator that drew it.
-        values: name of a random term -> its values, delays included, in the term's unit.
-    """
-
-    seed: int
-    values: Mapping[str, list[float]]
 
 
 @dataclass(frozen=True)
@@ -44,6 +32,11 @@ class EpisodeStats:
     length: int
     terminated: bool
     values: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+#: Fields that must be finite, and among them those that only a policy with a memory has.
+_NUMBERS = ("obs", "critic_obs", "actions", "log_probs", "rewards", "final_critic_obs")
+_MEMORIES = ("hidden", "critic_hidden", "mirror_hidden")
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,12 @@ class Rollout:
         actor_id: who acted.
         episodes: those that ended within these steps.
         reward_parts: name of a reward term -> its mean over the T*N steps, weight included.
-        domain: what was drawn for each world, where known.
+        domain: what was drawn for each episode that has a step here, where known.
+        clamped: joint -> share of its T*N targets that the robot's limits moved; empty without.
+        hidden: ``[N, H]`` what the policy remembered before the first step, where it has a memory.
+            Later ones follow: zeros after the end of an episode, else what the policy makes of it.
+        critic_hidden: ``[N, .]`` the same of the critic.
+        mirror_hidden: ``[N, H]`` what the policy would remember had it seen mirror images.
     """
 
     obs: Float32
@@ -84,7 +82,11 @@ class Rollout:
     actor_id: str
     episodes: tuple[EpisodeStats, ...] = ()
     reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
-    domain: tuple[DomainSample, ...] | None = None
+    domain: DomainDraws | None = None
+    clamped: Mapping[str, float] = field(default_factory=dict[str, float])
+    hidden: Float32 | None = None
+    critic_hidden: Float32 | None = None
+    mirror_hidden: Float32 | None = None
 
     def __post_init__(self) -> None:
         """Check that all parts describe the same steps.
@@ -109,6 +111,10 @@ class Rollout:
         self._require("rewards", (steps, num))
         self._require("final_index", (ends, 2))
         self._require("final_critic_obs", (ends, self.critic_obs.shape[2]))
+        for name in _MEMORIES:
+            memory: Float32 | None = getattr(self, name)
+            if memory is not None:
+                self._require(name, (num, memory.shape[-1]))
         t, n = self.final_index[:, 0], self.final_index[:, 1]
         inside = bool(np.all((t >= 0) & (t < steps) & (n >= 0) & (n < num)))
         right = inside and bool(np.all(cut[t, n]))
@@ -140,8 +146,10 @@ class Rollout:
     def bad_values(self) -> list[str]:
         """Parts that hold NaN or infinity, each with the first place, e.g. ``rewards[3, 17]``."""
         found: list[str] = []
-        for name in ("obs", "critic_obs", "actions", "log_probs", "rewards", "final_critic_obs"):
-            array: Float32 = getattr(self, name)
+        for name in (*_NUMBERS, *_MEMORIES):
+            array: Float32 | None = getattr(self, name)
+            if array is None:
+                continue
             # One reduction first: a finite sum is the normal case and needs no mask in memory.
             with np.errstate(invalid="ignore"):  # inf - inf
                 total = array.sum(dtype=np.float64)

@@ -8,6 +8,7 @@ of the signal uses (monotonic, or simulated time).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,10 @@ class RobotState:
         quat_wb: ``[N, 4]`` base orientation, wxyz.
         gyro_b: ``[N, 3]`` angular velocity in the base frame [rad/s].
         acc_b: ``[N, 3]`` specific force in the base frame [m/s^2] (0, 0, +9.81 at rest).
+        temperature: ``[N, J]`` of the motors [°C], NaN where one does not report it; None where
+            none does. What is not reported is not checked; see :mod:`deploy.vitals`.
+        voltage: ``[N]`` of the battery [V], the same.
+        height: ``[N]`` of the base above the ground, as somebody estimates it [m], the same.
     """
 
     stamp_ns: Stamps
@@ -37,6 +42,9 @@ class RobotState:
     quat_wb: Array
     gyro_b: Array
     acc_b: Array
+    temperature: Array | None = None
+    voltage: Array | None = None
+    height: Array | None = None
 
     @property
     def num(self) -> int:
@@ -60,8 +68,12 @@ class RobotState:
             acc_b=acc,
         )
 
+    def reported(self) -> dict[str, Any]:
+        """The signals by name, without those that nobody reports."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
     def finite(self) -> NDArray[np.bool_]:
-        """``[N]`` whether every number of a robot is finite."""
+        """``[N]`` whether everything that every robot reports is finite."""
         parts = (self.q, self.dq, self.tau, self.quat_wb, self.gyro_b, self.acc_b)
         good = np.ones(self.num, dtype=bool)
         for part in parts:

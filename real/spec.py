@@ -59,6 +59,25 @@ class JointSpec:
 
 
 @dataclass(frozen=True)
+class LinkSpec:
+    """Mass properties of a link that replace the description's; None keeps the description's.
+
+    Attributes:
+        name: of the link.
+        mass: [kg].
+        com: centre of mass in the link's frame [m].
+        inertia: ixx, iyy, izz, ixy, ixz, iyz about it, in the link's axes [kg m^2].
+        source: where they are from.
+    """
+
+    name: str
+    mass: float | None
+    com: tuple[float, float, float] | None
+    inertia: tuple[float, float, float, float, float, float] | None
+    source: str
+
+
+@dataclass(frozen=True)
 class RobotSpec:
     """A robot: joints in order, base, sensors, rates and how it stops safely.
 
@@ -79,6 +98,8 @@ class RobotSpec:
         fall_height_m: base below this for 0.2 s has fallen [m]; None where height means nothing.
         control_dt_s: control period [s].
         physics_dt_s: physics step [s].
+        locked: joints of the description that do not move here, and where they stand [rad or m].
+        links: mass properties that replace the description's.
     """
 
     name: str
@@ -97,6 +118,8 @@ class RobotSpec:
     fall_height_m: float | None
     control_dt_s: float
     physics_dt_s: float
+    locked: tuple[tuple[str, float], ...] = ()
+    links: tuple[LinkSpec, ...] = ()
 
     @property
     def actuated(self) -> tuple[JointSpec, ...]:
@@ -200,27 +223,36 @@ def load_robot(name: str | Path, *, read_limits: bool = True) -> RobotSpec:
         fall_height_m=config.fall_height_m,
         control_dt_s=config.control_dt_s,
         physics_dt_s=config.physics_dt_s,
+        locked=tuple(config.locked.items()),
+        links=tuple(
+            LinkSpec(name, link.mass, link.com, link.inertia, link.source)
+            for name, link in config.links.items()
+        ),
     )
 
 
 def _check_names(config: RobotConfig, described: Description, path: Path) -> None:
-    for name in config.joints:
+    for name in (*config.joints, *config.locked):
         if name not in described.joints:
             raise FerryError(
                 f"{path}: joint {name!r} is not in {described.path}"
                 f"{nearest(name, described.joints)}; its joints: {', '.join(described.joints)}"
             )
-    left_out = [
-        n for n, j in described.joints.items() if n not in config.joints and j.mimics is None
-    ]
+        if name in config.joints and name in config.locked:
+            raise FerryError(
+                f"{path}: joint {name!r} stands under `joints` and under `locked`; expected one"
+            )
+    listed = config.joints.keys() | config.locked.keys()
+    left_out = [n for n, j in described.joints.items() if n not in listed and j.mimics is None]
     if left_out:
         raise FerryError(
             f"{path}: {described.path} has joints that the robot file does not list: "
-            f"{', '.join(left_out)}; list each, with `actuated: false` if it has no motor"
+            f"{', '.join(left_out)}; list each, with `actuated: false` if it has no motor, or "
+            "under `locked` with a position if it shall not move"
         )
     if twins := sorted({foot for foot in config.feet if config.feet.count(foot) > 1}):
         raise FerryError(f"{path}: feet: expected every link once, found twice: {', '.join(twins)}")
-    named = [config.base.link, *config.feet]
+    named = [config.base.link, *config.feet, *config.links]
     named += [link for link in (config.imu_link, config.end_effector) if link is not None]
     for link in named:
         if link not in described.links:

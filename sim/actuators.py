@@ -25,7 +25,8 @@ class Servos:
     """A joint drives in N worlds.
 
     Effort = strength clip(kp_scale kp (q_des - q) + kd_scale kd (dq_des - dq) + tau_ff, +-tau_max),
-    whether the gains kp and kd are the robot's or those of a command.
+    whether the gains kp and kd are the robot's or those of a command. With a no-load speed w0, the
+    interval is [-tau_max - c dq, tau_max - c dq] with c = tau_max / w0, both before strength.
 
     Args:
         built: the model.
@@ -39,6 +40,8 @@ class Servos:
         kd_scale: ``[N, A]`` the same of the velocity gain.
         strength: ``[N, A]`` torque a motor gives over the one it should give.
         delay_s: ``[N]`` how late a world hears its targets [s].
+        speed_damping: ``[N, A]`` torque that a motor loses per speed, strength left out
+            [N m s/rad]; None where no motor has a torque-speed curve.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Servos:
         self.kd_scale: Array = np.ones((num, len(self._ids)))
         self.strength: Array = np.ones((num, len(self._ids)))
         self.delay_s: Array = np.zeros(num)
+        self.speed_damping: Array | None = None
         self._commanded = False  # whether gains of a command are in force
 
     # -------------------------------------------------------------- what a drive is told
@@ -80,6 +84,8 @@ class Servos:
         damping = command.kd * self.kd_scale
         kp = self.strength * (command.kp * self.kp_scale)
         kd = self.strength * damping
+        if self.speed_damping is not None:
+            kd -= self.strength * self.speed_damping
         # kp q_des is the servo's own; what else does not depend on the state is its constant.
         constant = self.strength * (damping * command.dq_des + command.tau_ff)
         self._gain[:, self._ids, 0] = kp
@@ -151,6 +157,38 @@ class Servos:
         self.delay_s[rows] = seconds
         self._field("actuator_delay")[rows[:, None], self._ids] = seconds[:, None]
 
+    def set_no_load_speed(self, rows: Ids, speed: Array) -> Array:
+        """Give the motors of n worlds torque-speed curves.
+
+        The velocity gain falls by c, inside the clip; whoever calls gives the joints that much
+        damping, outside of it. The two cancel where the servo does not reach its limit.
+
+        Args:
+            rows: n worlds.
+            speed: ``[n, A]`` no-load speeds [rad/s]; infinite for no curve.
+
+        Returns:
+            ``[n, A]`` damping c of the joints [N m s/rad].
+        """
+        if self.speed_damping is None:
+            self.speed_damping = np.zeros_like(self.strength)
+        self.speed_damping[rows] = self._nominal_range[:, 1] / speed
+        if not self._commanded:
+            self._write_kd(rows)
+        return self.strength[rows] * self.speed_damping[rows]
+
+    def lost_to_speed(self, speed: Array) -> Array:
+        """``[N, A]`` torque that motors at ``speed [N, A]`` have less than their servos give."""
+        assert self.speed_damping is not None
+        return self.strength * self.speed_damping * speed
+
+    def renew(self, rows: Ids) -> None:
+        """Forget what makes worlds ``rows`` differ; their model fields are nominal again."""
+        if self.speed_damping is not None:
+            self.speed_damping[rows] = 0.0
+        self.kp_scale[rows] = self.kd_scale[rows] = self.strength[rows] = 1.0
+        self.delay_s[rows] = 0.0
+
     def _use_own_gains(self, rows: Ids) -> None:
         self._bias[rows[:, None], self._ids, 0] = 0.0
         self._write_kp(rows)
@@ -165,13 +203,17 @@ class Servos:
 
     def _write_kd(self, rows: Ids) -> None:
         kd = self.strength[rows] * (self._kd * self.kd_scale[rows])
+        if self.speed_damping is not None:
+            # The joint's damping brakes by this much, after the clip; see `set_no_load_speed`.
+            kd -= self.strength[rows] * self.speed_damping[rows]
         self._bias[rows[:, None], self._ids, 2] = -kd
 
     # -------------------------------------------------------------- keeping
 
     def state_dict(self) -> State:
         """Drives, copied. Model fields, controls and history are saved by their owner."""
-        return {
+        curve = {} if self.speed_damping is None else {"speed_damping": self.speed_damping.copy()}
+        return curve | {
             "kp_scale": self.kp_scale.copy(),
             "kd_scale": self.kd_scale.copy(),
             "strength": self.strength.copy(),
@@ -186,6 +228,8 @@ class Servos:
         self.strength[...] = state["strength"]
         self.delay_s[...] = state["delay_s"]
         self._commanded = bool(state["commanded"])
+        if "speed_damping" in state:
+            self.speed_damping = np.array(state["speed_damping"], dtype=np.float64)
 
 
 def as_index(ids: Ids) -> slice | Ids:

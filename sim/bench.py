@@ -18,7 +18,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from real.action import ActionDecoder
+from real.errors import FerryError
 from sim.engine import Array, Ids
 from sim.env import VecEnv, make_env
 from sim.mujoco_engine import MujocoEngine
@@ -64,9 +64,8 @@ class Replay:
 
     def __init__(self, env: VecEnv, *, policy: PolicyFn | None = None) -> None:
         self._env = env
-        self._engine: MujocoEngine = env.engine
+        self._engine = _mujoco(env)
         self._policy = policy
-        self._decoder = ActionDecoder(env.action_spec)
         self._rng = np.random.default_rng(0)
         self._obs = env.reset()["policy"]
         self._reset: Ids = np.zeros(0, dtype=np.intp)  # by the last step
@@ -84,10 +83,11 @@ class Replay:
             before = time.perf_counter()
             action = self._act()
             in_policy += time.perf_counter() - before
-            self._record(recording, action)
+            self._record(recording)
             before = time.perf_counter()
             result = self._env.step(action)
             in_env += time.perf_counter() - before
+            recording.targets.append(self._env.targets.sent.copy())
             self._obs, self._reset = result.obs["policy"], result.final_ids
         return in_env, in_policy, recording
 
@@ -97,10 +97,9 @@ class Replay:
         shape = (self._env.num_envs, self._env.action_dim)
         return self._rng.normal(0.0, 0.5, shape)
 
-    def _record(self, recording: _Recording, action: NDArray[np.floating]) -> None:
+    def _record(self, recording: _Recording) -> None:
         engine, rows = self._engine, self._reset
         recording.states.append(engine.batch.state.copy())
-        recording.targets.append(self._decoder.decode(self._decoder.clip(action)))
         recording.rows.append(rows)
         recording.fields.append({name: v[rows] for name, v in engine.fields.items()})
 
@@ -139,6 +138,14 @@ class Replay:
         if other.size:
             state[other] = recording.states[step][other]
             engine.batch.forward(other, stage=_STAGE_VEL)
+
+
+def _mujoco(env: VecEnv) -> MujocoEngine:
+    if not isinstance(env.engine, MujocoEngine):
+        raise FerryError(
+            "the benchmark compares an env with mujoco.batch alone; expected sim.engine: mujoco"
+        )
+    return env.engine
 
 
 def bench_sim(
@@ -191,7 +198,7 @@ def bench_sim(
             "ratio": in_raw / in_env,
             "with_policy_ratio": None if policy is None else in_raw / (in_env + in_policy),
             "worlds": worlds,
-            "threads": env.engine.threads,
+            "threads": _mujoco(env).threads,
         }
     finally:
         env.close()

@@ -1,7 +1,8 @@
 """Commands: what the robot is asked to do, in training, evaluation and demonstration.
 
 A velocity command is (vx, vy, wz) in the base frame [m/s, m/s, rad/s], held for a while, then drawn
-again. A task that asks for one thing only, such as to keep a pole upright, has none: dimension 0.
+again; an arm is commanded poses (:mod:`sim.pose_commands`). A task that asks for one thing only,
+such as to keep a pole upright, has no command: dimension 0.
 """
 
 from __future__ import annotations
@@ -10,27 +11,16 @@ from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Discriminator, Field, Tag
 
 from real.config import Config
 from real.contract import CommandLimits
 from real.errors import ConfigError, FerryError
+from real.reach import ReachSpace
+from sim.pose_commands import HoldRange, PoseCommandConfig, PoseCommands, Range
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
-
-
-def _ordered(pair: tuple[float, float]) -> tuple[float, float]:
-    if pair[0] > pair[1]:
-        raise ConfigError(f"the range [{pair[0]}, {pair[1]}] is empty; expected low <= high")
-    return pair
-
-
-Range = Annotated[tuple[float, float], AfterValidator(_ordered)]
-HoldRange = Annotated[
-    tuple[Annotated[float, Field(gt=0.0)], Annotated[float, Field(gt=0.0)]],
-    AfterValidator(_ordered),
-]
 
 
 class CommandConfig(Config):
@@ -58,22 +48,36 @@ class CommandConfig(Config):
         )
 
 
-def command_limits(config: CommandConfig | None) -> CommandLimits:
+def _kind(config: object) -> str:
+    """Which of the commands a section describes."""
+    kind = config.get("kind") if isinstance(config, dict) else getattr(config, "kind", None)
+    return "pose" if kind == "pose" else "velocity"
+
+
+#: The ``command:`` section of a task file. A velocity command has no ``kind``.
+AnyCommandConfig = Annotated[
+    Annotated[CommandConfig, Tag("velocity")] | Annotated[PoseCommandConfig, Tag("pose")],
+    Discriminator(_kind),
+]
+
+
+def command_limits(config: CommandConfig | PoseCommandConfig | None) -> CommandLimits:
     """Names, ranges and units of a task's command, for the contract; empty for a task without."""
     if config is None:
         return CommandLimits(names=(), low=(), high=(), units=())
     return config.limits()
 
 
-def velocity_command(config: CommandConfig | None, task: str) -> CommandConfig:
+def velocity_command(config: CommandConfig | PoseCommandConfig | None, task: str) -> CommandConfig:
     """The velocity command of a task that must have one.
 
     Raises:
         FerryError: it has none.
     """
-    if config is None:
+    if not isinstance(config, CommandConfig):
+        has = "`command: null`" if config is None else "it commands poses"
         raise FerryError(
-            f"task {task!r} has no velocity command (`command: null`), and nobody can drive its "
+            f"task {task!r} has no velocity command ({has}), and nobody can drive its "
             "robot; expected a task such as a1_walk"
         )
     return config
@@ -126,15 +130,20 @@ class NoCommands:
 
 
 def make_commands(
-    config: CommandConfig | None,
+    config: CommandConfig | PoseCommandConfig | None,
     num: int,
     rngs: list[np.random.Generator],
     *,
     control_dt_s: float,
+    space: ReachSpace | None = None,
 ) -> Commands:
-    """The commands of N worlds of a task; see :class:`VelocityCommands`."""
+    """The commands of N worlds of a task; see :class:`VelocityCommands` and `PoseCommands`."""
     if config is None:
         return NoCommands(num)
+    if isinstance(config, PoseCommandConfig):
+        if space is None:
+            raise ValueError("pose commands are drawn in a reach space; there is none")
+        return PoseCommands(space, num, rngs, hold_s=config.hold_s, control_dt_s=control_dt_s)
     return VelocityCommands(config, num, rngs, control_dt_s=control_dt_s)
 
 

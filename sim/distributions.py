@@ -3,11 +3,12 @@
 The first character says what a draw does to the nominal value: ``=`` replaces it, ``*`` scales it,
 ``+`` is added to it. Then comes what is drawn:
 
-=============  =====================================================================
-``U(a, b)``    uniform between a and b
-``LogU(a, b)``  uniform in the logarithm between a and b, both > 0
-``N(m, s)``    normal with mean m and standard deviation s, cut off at m +- 3 s
-=============  =====================================================================
+===================  =====================================================================
+``U(a, b)``          uniform between a and b
+``LogU(a, b)``       uniform in the logarithm between a and b, both > 0
+``N(m, s)``          normal with mean m and standard deviation s, cut off at m +- 3 s
+``choice(a, b, c)``  one of these numbers, each as likely; two or more
+===================  =====================================================================
 
 The cut keeps a rare draw from making a mass negative: what a distribution can give is known when
 it is read, and is checked then.
@@ -28,12 +29,12 @@ from real.errors import ConfigError, nearest
 
 Array = NDArray[np.float64]
 Op = Literal["=", "*", "+"]
-Kind = Literal["U", "LogU", "N"]
+Kind = Literal["U", "LogU", "N", "choice"]
 
 #: A normal is cut off at this many standard deviations; 0.3 % of draws are drawn again.
 CUT = 3.0
 
-_KINDS: tuple[Kind, ...] = ("U", "LogU", "N")
+_KINDS: tuple[Kind, ...] = ("U", "LogU", "N", "choice")
 _FORM = re.compile(r"\s*([=*+]?)\s*([A-Za-z_]\w*)\s*\(([^()]*)\)\s*")
 _EXAMPLES = '"=U(0.4, 1.2)", "*U(0.8, 1.2)", "+U(-0.02, 0.02)", "*LogU(0.5, 2)" or "*N(1, 0.1)"'
 
@@ -45,18 +46,21 @@ class Distribution:
     Attributes:
         op: ``=`` replaces the nominal value, ``*`` scales it, ``+`` is added to it.
         kind: the law of the draw.
-        a: low end of U and LogU, mean of N.
-        b: high end of U and LogU, standard deviation of N.
+        a: low end of U and LogU, mean of N, least of a choice.
+        b: high end of U and LogU, standard deviation of N, largest of a choice.
+        options: of a choice, in the order of the text.
     """
 
     op: Op
     kind: Kind
     a: float
     b: float
+    options: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         """As :func:`parse_distribution` reads it."""
-        return f"{self.op}{self.kind}({self.a:g}, {self.b:g})"
+        inside = ", ".join(f"{x:g}" for x in self.options or (self.a, self.b))
+        return f"{self.op}{self.kind}({inside})"
 
     @property
     def low(self) -> float:
@@ -102,9 +106,12 @@ def parse_distribution(text: str) -> Distribution:
         )
     if kind not in _KINDS:
         raise ConfigError(
-            f"{text!r}: no distribution {kind!r}{nearest(kind, _KINDS)}; "
-            f"expected U(low, high), LogU(low, high) or N(mean, standard deviation)"
+            f"{text!r}: no distribution {kind!r}{nearest(kind, _KINDS)}; expected "
+            "U(low, high), LogU(low, high), N(mean, standard deviation) or choice(a, b, c)"
         )
+    if kind == "choice":
+        options = _numbers(text, inside, at_least=2)
+        return Distribution(cast("Op", op), "choice", min(options), max(options), tuple(options))
     a, b = _numbers(text, inside)
     if kind == "N" and b < 0.0:
         raise ConfigError(f"{text!r}: the standard deviation is {b:g}; expected >= 0")
@@ -115,17 +122,19 @@ def parse_distribution(text: str) -> Distribution:
     return Distribution(op=cast("Op", op), kind=cast("Kind", kind), a=a, b=b)
 
 
-def _numbers(text: str, inside: str) -> tuple[float, float]:
-    parts = inside.split(",")
+def _numbers(text: str, inside: str, *, at_least: int | None = None) -> list[float]:
+    """The finite numbers in the brackets: two, or ``at_least`` as many."""
     try:
-        values = [float(part) for part in parts]
+        values = [float(part) for part in inside.split(",")]
     except ValueError:
         values = []
-    if len(values) != 2 or not all(math.isfinite(value) for value in values):
+    enough = len(values) == 2 if at_least is None else len(values) >= at_least
+    if not enough or not all(math.isfinite(value) for value in values):
+        count = "two" if at_least is None else "two or more"
         raise ConfigError(
-            f"{text!r}: expected two finite numbers in the brackets, found {inside!r}"
+            f"{text!r}: expected {count} finite numbers in the brackets, found {inside!r}"
         )
-    return values[0], values[1]
+    return values
 
 
 class Sampler:
@@ -144,6 +153,7 @@ class Sampler:
         self._normal: NDArray[np.intp] = np.flatnonzero([law.kind == "N" for law in laws])
         self._uniform: NDArray[np.intp] = np.flatnonzero([law.kind != "N" for law in laws])
         self._log: NDArray[np.intp] = np.flatnonzero([law.kind == "LogU" for law in laws])
+        self._chosen = [(i, np.array(law.options)) for i, law in enumerate(laws) if law.options]
         low = [math.log(law.a) if law.kind == "LogU" else law.a for law in laws]
         high = [math.log(law.b) if law.kind == "LogU" else law.b for law in laws]
         self._low: Array = np.array(low)
@@ -165,6 +175,10 @@ class Sampler:
             where = self._uniform
             out[where] = self._low[where] + self._width[where] * rng.random(where.size)
             out[self._log] = np.exp(out[self._log])
+        for at, options in self._chosen:
+            # A uniform number between the ends, as a share of them, says which.
+            share = (out[at] - self._low[at]) / (self._width[at] or 1.0)
+            out[at] = options[min(int(share * options.size), options.size - 1)]
         if self._normal.size:
             where = self._normal
             out[where] = self._low[where] + self._spread[where] * _cut_normal(rng, where.size)

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
-from real.spec import JointSpec, RobotSpec
+from real.spec import RobotSpec
 
 Array = NDArray[np.float64]
 Frames = NDArray[np.uint8]
@@ -70,12 +71,9 @@ class Request:
         """Read what :meth:`save` wrote."""
         with np.load(path) as data:
             about: dict[str, Any] = json.loads(str(data["about"]))
-            fields: dict[str, Any] = about["robot"]
-            fields["joints"] = tuple(JointSpec(**joint) for joint in fields["joints"])
-            for name in ("feet", "base_rotation"):  # JSON has no tuples
-                fields[name] = tuple(fields[name])
             return Request(
-                robot=RobotSpec(**fields),
+                # JSON has no tuples; the adapter knows where they belong.
+                robot=TypeAdapter(RobotSpec).validate_python(about["robot"]),
                 position_w=data["position_w"],
                 quat_wb=data["quat_wb"],
                 q=data["q"],
@@ -85,13 +83,17 @@ class Request:
 
     def distance(self) -> float:
         """How far the camera stands off [m]: about four times the height of the base."""
-        return max(0.8, 4.0 * self.robot.base_height_m)
+        return max(0.8, 4.0 * self._size())
 
     def look_at(self) -> Array:
         """``[T, 3]`` where the camera looks [m]; bobbing of the base would shake the picture."""
         point = self.position_w.copy()
-        point[:, 2] = 0.7 * self.robot.base_height_m
+        point[:, 2] = 0.7 * self._size()
         return point
+
+    def _size(self) -> float:
+        """Height of the base [m]; of an arm, which stands on the ground, half of its reach."""
+        return self.robot.base_height_m or 0.6
 
 
 def draw_mujoco(request: Request) -> Frames:

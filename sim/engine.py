@@ -13,6 +13,7 @@ from real.spec import RobotSpec
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
+State = dict[str, NDArray[np.generic]]
 
 GRAVITY = 9.81
 """Standard gravity to three digits [m/s^2], the same in every engine."""
@@ -87,6 +88,9 @@ class InitialState:
 class Engine(Protocol):
     """N worlds of one robot on a plane.
 
+    What differs between worlds (friction, masses, gains, delay and so on) is written through the
+    targets of :func:`sim.engine_terms.target_maker`, a random term each.
+
     Attributes:
         robot: the robot in every world.
         num: N.
@@ -119,8 +123,37 @@ class Engine(Protocol):
         """
         ...
 
+    def add_velocity(self, rows: Ids, lin_w: Array, ang_b: Array) -> None:
+        """Change the velocity of the floating base at once, as a short, hard push would.
+
+        Args:
+            rows: n worlds.
+            lin_w: ``[n, 3]`` world frame [m/s].
+            ang_b: ``[n, 3]`` base frame [rad/s].
+
+        Raises:
+            FerryError: the base is fixed.
+        """
+        ...
+
+    def refresh_constants(self, rows: Ids) -> None:
+        """Derive what follows from changed masses and inertias of worlds ``rows``."""
+        ...
+
     def state(self) -> WorldState:
         """The state after the last step or reset, derived quantities current."""
+        ...
+
+    def state_dict(self) -> State:
+        """Everything a bit-exact continuation needs, as flat arrays, copied."""
+        ...
+
+    def load_state_dict(self, state: State) -> None:
+        """Continue where :meth:`state_dict` was taken, in an engine of the same robot and N.
+
+        Raises:
+            FerryError: the state is of another engine, robot or number of worlds.
+        """
         ...
 
     def close(self) -> None:

@@ -7,35 +7,37 @@ such a row is the first of its new episode, and the last one of the old episode 
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from real.action import ActionDecoder, ActionSpec
+from real.action import ActionSpec
 from real.contract import CommandLimits
-from real.errors import FerryError
-from real.frames import projected_gravity
+from real.domain import DomainDraws, DomainSample
 from real.observation import ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 from sim import streams
+from sim.black_box import retire
 from sim.commands import command_limits, make_commands
-from sim.engine import WorldState
+from sim.engine import Engine, WorldState
+from sim.engines import make_engine
 from sim.episodes import Episodes
-from sim.measure import Measure
-from sim.mujoco_engine import MujocoEngine
 from sim.observe import Observations, Observer, View
-from sim.randomize import Randomizer, delay_max_s
+from sim.origins import Origins
+from sim.pose_commands import reach_space
+from sim.randomize import Randomizer
 from sim.result import StepResult
-from sim.rewards import RewardTable
 from sim.sensors import Sensors
+from sim.shaped_score import make_scorer
+from sim.state import State, Stateful, pack, part_of, require_parts
+from sim.targets import Targets
 from sim.task import EnvConfig, action_spec, draw_start, observation_spec
-from sim.terminations import Conditions, Terminations, finite_rows
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
-State = dict[str, NDArray[np.generic]]
 
 
 class VecEnv:
@@ -54,6 +56,7 @@ class VecEnv:
         command_limits: ranges of the command.
         critic_slices: where each privileged term stands in the critic's observation.
         randomizer: the random terms; ``randomizer.sample(row)`` says what a world drew.
+        targets: what becomes of actions, and the joint targets sent last.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class VecEnv:
         config: EnvConfig,
         robot: RobotSpec,
         *,
-        engine: MujocoEngine,
+        engine: Engine,
         seed: int,
         stream: tuple[int, int] = (0, 0),
     ) -> None:
@@ -72,7 +75,7 @@ class VecEnv:
         self.observation_spec: ObservationSpec = observation_spec(config, robot)
         self.action_spec: ActionSpec = action_spec(config, robot)
         self.command_limits: CommandLimits = command_limits(config.command)
-        self._stream = stream
+        self._stream, self._dt = stream, robot.control_dt_s
         self._rngs = streams.make_streams(seed, self.num_envs, stream=stream)
         self._make_parts()
         self.policy_dim: int = self._observer.policy_dim
@@ -86,54 +89,65 @@ class VecEnv:
     def _make_parts(self) -> None:
         config, robot, num, rngs = self.config, self.robot, self.num_envs, self._rngs
         dt = robot.control_dt_s
-        self._decoder = ActionDecoder(self.action_spec)
+        self.targets = Targets(self.action_spec, robot, num, config=config.filter)
+        space, kinematics = reach_space(config.command, robot)
+        grows, table, j = config.curriculum, config.randomize, len(robot.joints)
         self.randomizer = Randomizer(
-            config.randomize, self.engine, control_dt_s=dt, rngs=rngs["domain"]
+            table, self.engine, control_dt_s=dt, rngs=rngs["domain"], curriculum=grows
         )
-        self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=len(robot.joints))
-        self._commands = make_commands(config.command, num, rngs["command"], control_dt_s=dt)
+        self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=j, control_dt_s=dt)
+        self._commands = make_commands(
+            config.command, num, rngs["command"], control_dt_s=dt, space=space
+        )
         feet = self.engine.state().foot_position_w[0]  # a new engine stands in the default pose
-        self._measure = Measure(robot, num, feet_b=feet, soft_limit=config.soft_limit)
-        self._rewards = RewardTable(config.rewards, control_dt_s=dt, feet=len(feet))
-        self._terminations = Terminations(
-            config.terminations,
-            num,
-            fall_height_m=robot.fall_height_m,
-            joints=robot.joint_names,
-            q_default=robot.q_default,
-            control_dt_s=dt,
+        self._scorer = make_scorer(
+            config, robot, num, feet_b=feet, kinematics=kinematics, commands=self._commands
         )
+        self._measure, self._rewards = self._scorer.measure, self._scorer.rewards
         self._episodes = Episodes(
             num, limit=max(1, round(config.episode_s / dt)), parts=self._rewards.names
         )
+        self._origins = Origins(rngs, randomizer=self.randomizer, episodes=self._episodes)
         self._observer = Observer(
             self.observation_spec,
             config.critic,
             robot,
             num,
             domain_dim=self.randomizer.privileged_dim,
+            kinematics=kinematics,
         )
 
     # -------------------------------------------------------------- stepping
 
-    def reset(self, seed: int | None = None) -> Observations:
+    def reset(
+        self,
+        seed: int | Sequence[int] | None = None,
+        *,
+        domain: Mapping[int, DomainSample] | None = None,
+    ) -> Observations:
         """Start a new episode in every world.
 
         Args:
-            seed: start all random streams anew; None continues them.
+            seed: start all random streams anew, N seeds each world's; None continues them.
+            domain: world -> an earlier episode that it shall live through again. With the same
+                actions all comes out the same, bit by bit, if the sample has its streams; if it
+                has only values, these are in force and the rest is drawn anew.
 
         Returns:
             ``policy [N, D]`` and ``critic [N, C]``.
+
+        Raises:
+            FerryError: a sample is of another table of random terms, or there is no such world.
         """
         if seed is not None:
-            fresh = streams.make_streams(seed, self.num_envs, stream=self._stream)
-            for purpose, generators in self._rngs.items():
-                streams.reseed(generators, fresh[purpose])
-            self._sensors.forget()
-        world = self._reset_rows(np.arange(self.num_envs))
+            streams.restart(self._rngs, seed, stream=self._stream)
+            self.randomizer.forget()
+        world = self._reset_rows(np.arange(self.num_envs), again := domain or {})
         if self.config.randomize_episode_phase:
             limit = self._episodes.limit
             self._episodes.clock[:] = [int(rng.integers(limit)) for rng in self._rngs["start"]]
+        for row, sample in again.items():
+            self._episodes.clock[row] = sample.clock
         self._obs = self._observer.observe(self._view(world))
         return dict(self._obs)
 
@@ -146,27 +160,35 @@ class VecEnv:
         Raises:
             FerryError: wrong shape, or an action that is NaN.
         """
-        action = self._clip(actions)
+        action = self.targets.clip(actions)
         self.randomizer.before_step()
-        self.engine.step(self._decoder.decode(action))
+        self.engine.step(self.randomizer.to_motors(self.targets.decode(action, self._sensed)))
         world = self.engine.state()
-        self._sensed = self._sensors.sense(world.robot)
+        self._sensed = self._sensors.sense(self.randomizer.reported(world.robot))
 
         answered = self._commands.value.copy()  # the command that the action answered
         self._episodes.tick()
         self._commands.step()
 
-        parts, conditions = self._score(world, action, answered)
+        parts, conditions = self._scorer.score(
+            world,
+            self._sensed,
+            action=action,
+            command=answered,
+            clamped=self.targets.clamped,
+        )
         self._episodes.add(parts)
-
         terminated = conditions.terminated
         truncated = self._episodes.over() & ~terminated
 
         ended = np.flatnonzero(terminated | truncated)
-        final_obs = self._observer.last(self._view(world), ended, void=conditions.diverged)
+        view = self._view(world)
+        retire(self.engine, conditions.diverged, view, self.randomizer)
+        final_obs = self._observer.last(view, ended, void=conditions.diverged)
         episode = self._episodes.close(ended, conditions)
 
         if ended.size:
+            self.randomizer.learn(ended, episode, self._episodes.could_last(ended) * self._dt)
             world = self._reset_rows(ended)
         self._obs = self._observer.observe(self._view(world))
         return StepResult(
@@ -178,43 +200,8 @@ class VecEnv:
             final_obs=final_obs,
             reward_parts=dict(zip(self._rewards.names, parts.astype(np.float32), strict=True)),
             episode=episode,
+            clamped=self.targets.by_joint(),
         )
-
-    def _clip(self, actions: NDArray[np.floating]) -> Array:
-        """The action as it is executed and observed; a policy that gives NaN stops here."""
-        expected = (self.num_envs, self.action_dim)
-        if actions.shape != expected:
-            raise FerryError(f"actions have shape {actions.shape}; expected {expected}")
-        action = self._decoder.clip(actions)
-        if not np.isfinite(action).all():
-            rows = np.flatnonzero(np.isnan(action).any(axis=1)).tolist()
-            raise FerryError(
-                f"actions of worlds {rows[:8]} are not finite; the policy's output is broken"
-            )
-        return action
-
-    def _score(self, world: WorldState, action: Array, command: Array) -> tuple[Array, Conditions]:
-        """Reward parts ``[K, N]`` and what happened, with every broken world marked diverged."""
-        # Broken numbers are expected here and are found below, so they need no warnings.
-        with np.errstate(over="ignore", invalid="ignore"):
-            gravity_b = projected_gravity(world.robot.quat_wb)
-            diverged = world.diverged | ~finite_rows(world, self._sensed)
-            conditions = self._terminations.check(
-                gravity_b,
-                world.position_w[:, 2],
-                q=world.robot.q,
-                body_contact=world.body_contact,
-                diverged=diverged,
-            )
-            measured = self._measure.step(
-                world, action, command=command, gravity_b=gravity_b, fallen=conditions.failed
-            )
-            parts = self._rewards.compute(measured, diverged)
-            broken = ~np.isfinite(parts.sum(axis=0))
-        if broken.any():
-            self._rewards.void(parts, broken)
-            conditions = conditions.with_diverged(broken)
-        return parts, conditions
 
     def _view(self, world: WorldState) -> View:
         return View(
@@ -226,23 +213,29 @@ class VecEnv:
             domain=self.randomizer.values(),
         )
 
-    def _reset_rows(self, rows: Ids) -> WorldState:
+    def _reset_rows(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> WorldState:
         """Begin new episodes in worlds ``rows``; all that remembers them forgets.
 
-        Returns:
-            The state of all N worlds.
+        Returns the state of all N worlds; for ``again`` see :meth:`reset`.
         """
+        again = {} if again is None else again
+        self._origins.begin(rows, again)
         self.randomizer.draw(rows)
+        for row, sample in again.items():
+            self.randomizer.replay(row, sample)
         rngs = [self._rngs["start"][row] for row in rows.tolist()]
         self.engine.reset(rows, draw_start(self.config.start, self.robot, rngs))
         world = self.engine.state()
         self._commands.reset(rows)
-        self._terminations.reset(rows)
+        self._scorer.terminations.reset(rows)
         self._episodes.reset(rows)
         self._measure.reset(rows, world.robot.dq[rows])
         self._observer.reset(rows)
+        self.targets.reset(rows)
+        self._scorer.begin(rows, world)
         self._sensors.reset(rows)
-        self._sensed = self._sensors.sense_rows(world.robot, rows, self._sensed)
+        true = self.randomizer.reported(world.robot)
+        self._sensed = self._sensors.sense_rows(true, rows, self._sensed)
         return world
 
     # -------------------------------------------------------------- looking and keeping
@@ -258,6 +251,18 @@ class VecEnv:
         return dict(self._episodes.counters)
 
     @property
+    def sensed(self) -> RobotState:
+        """The signals ``[N, .]`` that the last observation is made of, as the sensors gave them."""
+        return self._sensed
+
+    def drawn(self, rows: Ids | None = None) -> DomainDraws:
+        """What worlds ``rows`` (all if None) drew for their present episodes.
+
+        Pushes still to come are added to it; :meth:`DomainDraws.join` copies.
+        """
+        return self._origins.drawn(np.arange(self.num_envs) if rows is None else rows)
+
+    @property
     def command(self) -> Array:
         """``[N, C]`` the commands in force, a copy; C is 0 for a task without."""
         return self._commands.value.copy()
@@ -266,8 +271,9 @@ class VecEnv:
         """Everything a bit-exact continuation needs, as flat arrays."""
         parts: dict[str, State] = {n: part.state_dict() for n, part in self._stateful().items()}
         parts["rng"] = {n: streams.pack_streams(rngs) for n, rngs in self._rngs.items()}
+        parts["sensed"] = {n: values.copy() for n, values in self._sensed.reported().items()}
         parts["obs"] = {n: values.copy() for n, values in self._obs.items()}
-        return {f"{n}.{key}": value for n, part in parts.items() for key, value in part.items()}
+        return pack(parts)
 
     def load_state_dict(self, state: State) -> None:
         """Continue where :meth:`state_dict` was taken, in an env of the same task and N.
@@ -275,16 +281,15 @@ class VecEnv:
         Raises:
             FerryError: the state lacks a part, or is of another task or number of worlds.
         """
-        lacking = [n for n in ("episodes", "engine", "rng", "obs") if not _under(state, n)]
-        if lacking:
-            raise FerryError(f"this is not the state of an env: it lacks {', '.join(lacking)}")
+        require_parts(state, "episodes", "engine", "rng", "sensed", "obs")
         for name, part in self._stateful().items():
-            part.load_state_dict(_under(state, name))
-        for purpose, packed in _under(state, "rng").items():
+            part.load_state_dict(part_of(state, name))
+        for purpose, packed in part_of(state, "rng").items():
             streams.unpack_streams(self._rngs[purpose], packed.astype(np.uint64))
-        self._obs = {k: v.astype(np.float32) for k, v in _under(state, "obs").items()}
+        self._sensed = RobotState(**part_of(state, "sensed"))  # pyright: ignore[reportArgumentType]
+        self._obs = {k: v.astype(np.float32) for k, v in part_of(state, "obs").items()}
 
-    def _stateful(self) -> dict[str, _Stateful]:
+    def _stateful(self) -> dict[str, Stateful]:
         # Episodes first: they refuse a state of another size in words.
         return {
             "episodes": self._episodes,
@@ -293,25 +298,16 @@ class VecEnv:
             "sensors": self._sensors,
             "commands": self._commands,
             "measure": self._measure,
-            "terminations": self._terminations,
+            "terminations": self._scorer.terminations,
             "observer": self._observer,
+            "targets": self.targets,
+            "origins": self._origins,
+            "shaping": self._scorer,
         }
 
     def close(self) -> None:
         """Release the engine. May be called twice."""
         self.engine.close()
-
-
-class _Stateful(Protocol):
-    def state_dict(self) -> State: ...
-
-    def load_state_dict(self, state: State) -> None: ...
-
-
-def _under(state: State, part: str) -> State:
-    """The entries of one part, without its name."""
-    prefix = f"{part}."
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def make_env(
@@ -322,28 +318,31 @@ def make_env(
     seed: int = 0,
     randomize: bool = True,
     stream: tuple[int, int] = (0, 0),
+    diverged: Path | None = None,
 ) -> VecEnv:
     """Build the environment of a task, reset and ready to step.
 
     Args:
         config: the task.
         num: N; the task's if None.
-        threads: physics threads, 0 for all CPUs; the task's if None.
+        threads: physics threads, of PyBullet processes, 0 for all CPUs; the task's if None.
         seed: root of all random numbers.
         randomize: False gives the nominal task: no random terms, no sensor noise, no delay, and
             every episode starts at its beginning.
         stream: (worker, restart), which share a seed without sharing random numbers.
+        diverged: how names of files of worlds that diverge begin; see :mod:`sim.black_box`.
 
     Raises:
         FerryError: the task or its robot cannot run.
     """
     robot = load_robot(config.robot)
-    if not randomize:
-        config = config.nominal()
-    engine = MujocoEngine(
+    config = config if randomize else config.nominal()
+    engine = make_engine(
+        config.sim.engine,
         robot,
         config.sim.worlds if num is None else num,
         threads=config.sim.threads if threads is None else threads,
-        delay_max_s=delay_max_s(config.randomize),
+        randomize=config.randomize,
+        diverged=diverged,
     )
     return VecEnv(config, robot, engine=engine, seed=seed, stream=stream)

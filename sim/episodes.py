@@ -25,6 +25,7 @@ class Episodes:
     Attributes:
         limit: steps after which an episode is truncated.
         clock: ``[N]`` steps towards the limit.
+        length: ``[N]`` steps lived; behind the clock in an episode that began in its middle.
         counters: totals since construction: ``steps`` of all worlds together, ``episodes`` that
             ended, ``diverged`` worlds.
     """
@@ -34,20 +35,19 @@ class Episodes:
         self.clock: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self.counters: dict[str, int] = {"steps": 0, "episodes": 0, "diverged": 0}
         self._names = parts
-        # Steps lived; behind the clock in an episode that began in its middle.
-        self._length: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
+        self.length: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._sums: Array = np.zeros((len(parts), num))
 
     def reset(self, rows: Ids) -> None:
         """Begin new episodes in worlds ``rows``."""
         self.clock[rows] = 0
-        self._length[rows] = 0
+        self.length[rows] = 0
         self._sums[:, rows] = 0.0
 
     def tick(self) -> None:
         """One control step has passed."""
         self.clock += 1
-        self._length += 1
+        self.length += 1
         self.counters["steps"] += self.clock.shape[0]
 
     def add(self, parts: Array) -> None:
@@ -57,6 +57,10 @@ class Episodes:
     def over(self) -> Mask:
         """``[N]`` whether the time limit is reached."""
         return self.clock >= self.limit
+
+    def could_last(self, rows: Ids) -> Array:
+        """``[n]`` steps from where episodes of worlds ``rows`` began to the time limit."""
+        return (self.limit - (self.clock[rows] - self.length[rows])).astype(np.float64)
 
     def close(self, ended: Ids, conditions: Conditions) -> dict[str, NDArray[np.generic]]:
         """Count the episodes that ended and say what they were, ``[n]`` each.
@@ -71,7 +75,7 @@ class Episodes:
         self.counters["diverged"] += int(diverged.sum())
         return {
             "return": sums.sum(axis=0),
-            "length": self._length[ended],
+            "length": self.length[ended],
             "fallen": conditions.fallen[ended],
             "strayed": conditions.strayed[ended],
             "body_contact": conditions.body_contact[ended],
@@ -83,7 +87,7 @@ class Episodes:
         """Clocks, sums and counters, copied."""
         return {
             "clock": self.clock.copy(),
-            "length": self._length.copy(),
+            "length": self.length.copy(),
             "sums": self._sums.copy(),
             "counters": np.array(list(self.counters.values()), dtype=np.int64),
         }
@@ -101,7 +105,7 @@ class Episodes:
                 f"{expected[0]} terms in {expected[1]} worlds"
             )
         self.clock[...] = state["clock"]
-        self._length[...] = state["length"]
+        self.length[...] = state["length"]
         self._sums[...] = state["sums"]
         values = [int(value) for value in state["counters"].tolist()]
         self.counters.update(zip(self.counters, values, strict=True))

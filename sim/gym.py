@@ -1,4 +1,4 @@
-"""Gymnasium: one world of a task as a ``gymnasium.Env``.
+"""Gymnasium: one world of a task as a ``gymnasium.Env``; many are in :mod:`sim.gym_vector`.
 
 ``import sim.gym`` registers every task below; ``gymnasium.make("sim.gym:Ferry/A1Walk-v0")`` does
 the import itself. Gymnasium 1.0 dropped the entry points that once let packages register without.
@@ -25,6 +25,10 @@ Float32 = NDArray[np.float32]
 TASKS: dict[str, str] = {
     "Ferry/A1Walk-v0": "a1_walk",
     "Ferry/CartpoleBalance-v0": "cartpole_balance",
+    "Ferry/LaikagoWalk-v0": "laikago_walk",
+    "Ferry/MiniCheetahWalk-v0": "mini_cheetah_walk",
+    "Ferry/PandaReach-v0": "panda_reach",
+    "Ferry/IiwaReach-v0": "iiwa_reach",
 }
 
 _SEEDS = 2**31
@@ -35,7 +39,9 @@ class TaskEnv(gymnasium.Env[Float32, Float32]):
 
     Observation: the policy's vector. Action: as the policy's output, within the action clip.
     ``info`` holds ``reward_parts`` (weighted, they add up to the reward), ``critic`` (the critic's
-    observation) and, at the end of an episode, ``episode`` (return, length, why it ended).
+    observation), for a task with ``filter: on`` the ``filter/clamped_share`` (of the joints, whose
+    target the robot's limits moved) and, at the end of an episode, ``episode`` (return, length, why
+    it ended).
     A time-out is ``truncated``; a fall is ``terminated``.
 
     Args:
@@ -62,7 +68,7 @@ class TaskEnv(gymnasium.Env[Float32, Float32]):
         config = task if isinstance(task, EnvConfig) else load_env_config(task, overrides)
         # Every episode of a single env starts at its beginning.
         config = config.model_copy(update={"randomize_episode_phase": False})
-        self.env = make_env(config, num=1, threads=1, seed=_entropy(), randomize=randomize)
+        self.env = make_env(config, num=1, threads=1, seed=new_seed(), randomize=randomize)
         low, high = observation_bounds(self.env.observation_spec)
         self.observation_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
         clip = self.env.action_spec.clip
@@ -109,12 +115,14 @@ def _info(result: StepResult, critic: Float32) -> dict[str, Any]:
         "critic": critic,
         "reward_parts": {name: float(part[0]) for name, part in result.reward_parts.items()},
     }
+    if result.clamped:
+        info["filter/clamped_share"] = float(np.mean(list(result.clamped.values())))
     if result.final_ids.size:
         info["episode"] = {name: values[0].item() for name, values in result.episode.items()}
     return info
 
 
-def _entropy() -> int:
+def new_seed() -> int:
     """A root seed for an env that nobody seeded."""
     return int(np.random.default_rng().integers(_SEEDS))
 
@@ -123,7 +131,12 @@ def register_envs() -> None:
     """Register every task with Gymnasium; done on import, and harmless when repeated."""
     for name, task in TASKS.items():
         if name not in registry:
-            register(id=name, entry_point="sim.gym:TaskEnv", kwargs={"task": task})
+            register(
+                id=name,
+                entry_point="sim.gym:TaskEnv",
+                vector_entry_point="sim.gym_vector:TaskVectorEnv",
+                kwargs={"task": task},
+            )
 
 
 register_envs()

@@ -10,8 +10,10 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from real.chain import read_origin
 from real.errors import FerryError
-from real.frames import conjugate, from_rpy, multiply, rotate, to_matrix
+from real.frames import Pose, to_matrix, to_rpy
+from real.spec import RobotSpec
 
 log = logging.getLogger(__name__)
 
@@ -22,25 +24,6 @@ Array = NDArray[np.float64]
 _ROUNDING = 1e-7
 _CORRECTABLE = 0.2
 _KEYS = ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")
-
-
-@dataclass(frozen=True)
-class Pose:
-    """A frame in another one: position ``[3]`` [m] and orientation ``[4]`` wxyz."""
-
-    position: Array
-    quat: Array
-
-    def then(self, child: Pose) -> Pose:
-        """The pose of ``child``, which is given in this frame, in this frame's parent."""
-        return Pose(
-            self.position + rotate(self.quat, child.position), multiply(self.quat, child.quat)
-        )
-
-    def inverse(self) -> Pose:
-        """The parent in this frame."""
-        back = conjugate(self.quat)
-        return Pose(-rotate(back, self.position), back)
 
 
 @dataclass(frozen=True)
@@ -82,8 +65,12 @@ def fuse(parts: list[Inertial]) -> Inertial:
     return Inertial(mass, com, inertia)
 
 
-def read_inertials(links: dict[str, ElementTree.Element], path: Path) -> dict[str, Inertial]:
+def read_inertials(
+    links: dict[str, ElementTree.Element], path: Path, *, robot: RobotSpec
+) -> dict[str, Inertial]:
     """The inertial of every link, in the axes of the link; massless where there is none.
+
+    What the robot file says under ``links`` replaces the description's, which is then not checked.
 
     A link without ``<inertial>`` gets mass 0 written into it: PyBullet would give it 1 kg. An
     inertia that slightly violates the triangle inequality is corrected in the file, with a warning
@@ -93,6 +80,7 @@ def read_inertials(links: dict[str, ElementTree.Element], path: Path) -> dict[st
         FerryError: naming file and link: an inertial is incomplete or no body can have it.
     """
     inertials: dict[str, Inertial] = {}
+    replaced = {given.name for given in robot.links if given.inertia is not None}
     for name, link in links.items():
         inertial = link.find("inertial")
         if inertial is None:
@@ -100,13 +88,13 @@ def read_inertials(links: dict[str, ElementTree.Element], path: Path) -> dict[st
             write_inertial(link, MASSLESS)
             continue
         try:
-            inertials[name], change = _read(inertial)
+            inertials[name], change = _read(inertial, check=name not in replaced)
         except FerryError as error:
             raise FerryError(f"{path}: link {name!r}: {error}") from error
         if change:
             log.warning("%s: link %r: %s", path, name, change)
         write_inertial(link, inertials[name])
-    return inertials
+    return _replaced(inertials, links, robot)
 
 
 def check_moving(
@@ -138,16 +126,44 @@ def check_moving(
         if mass[name] <= 0.0:
             raise FerryError(
                 f"{path}: link {name!r} moves but has no mass (no <inertial>, or mass 0, on it and "
-                f"on what is fixed to it); expected an <inertial> with mass > 0"
+                "on what is fixed to it); expected an <inertial> with mass > 0, or mass, com and "
+                f"inertia with their source in the robot file, links.{name}"
             )
         if moments[name] <= 0.0:
             raise FerryError(
                 f"{path}: link {name!r} moves with a mass of {mass[name]} kg but no inertia: ixx, "
-                "iyy and izz are 0; expected the moments of the real body"
+                "iyy and izz are 0; expected the moments of the real body, in the file or with "
+                f"their source in the robot file, links.{name}.inertia"
             )
 
 
-def _read(element: ElementTree.Element) -> tuple[Inertial, str]:
+def _replaced(
+    inertials: dict[str, Inertial], links: dict[str, ElementTree.Element], robot: RobotSpec
+) -> dict[str, Inertial]:
+    """The inertials with what the robot file's ``links`` say in place of the description's."""
+    out = dict(inertials)
+    for given in robot.links:
+        was = out[given.name]
+        inertia = was.inertia
+        if given.inertia is not None:
+            xx, yy, zz, xy, xz, yz = given.inertia
+            inertia = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
+        try:
+            inertia, change = _possible(inertia)
+        except FerryError as error:
+            raise FerryError(f"{robot.source}: links.{given.name}: {error}") from error
+        if change:
+            log.warning("%s: links.%s: %s", robot.source, given.name, change)
+        out[given.name] = Inertial(
+            mass=was.mass if given.mass is None else given.mass,
+            com=was.com if given.com is None else np.array(given.com),
+            inertia=inertia,
+        )
+        write_inertial(links[given.name], out[given.name])
+    return out
+
+
+def _read(element: ElementTree.Element, *, check: bool) -> tuple[Inertial, str]:
     """The inertial in the axes of its link, and what was corrected, if anything."""
     mass_element, inertia_element = element.find("mass"), element.find("inertia")
     if mass_element is None or inertia_element is None:
@@ -158,7 +174,7 @@ def _read(element: ElementTree.Element) -> tuple[Inertial, str]:
         xx, yy, zz, xy, xz, yz = (
             float(inertia_element.get(key, "nan" if key[1] == key[2] else "0")) for key in _KEYS
         )
-        origin = read_origin(element)
+        origin = read_origin(element, "inertial")
     except ValueError as error:
         raise FerryError(f"<inertial>: {error}") from error
     inertia = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
@@ -169,7 +185,9 @@ def _read(element: ElementTree.Element) -> tuple[Inertial, str]:
         )
     if mass == 0.0:
         return MASSLESS, ""
-    inertia, change = _possible(inertia)
+    change = ""
+    if check:
+        inertia, change = _possible(inertia)
     return Inertial(mass, np.zeros(3), inertia).seen_from(origin), change
 
 
@@ -214,9 +232,10 @@ def write_inertial(link: ElementTree.Element, inertial: Inertial) -> None:
     ElementTree.SubElement(element, "inertia", values)
 
 
-def read_origin(element: ElementTree.Element) -> Pose:
-    """The ``<origin>`` of an element; zero where there is none, as URDF says."""
-    origin = element.find("origin")
-    xyz = "0 0 0" if origin is None else origin.get("xyz", "0 0 0")
-    rpy = "0 0 0" if origin is None else origin.get("rpy", "0 0 0")
-    return Pose(np.array(xyz.split(), dtype=np.float64), from_rpy([float(a) for a in rpy.split()]))
+def write_origin(element: ElementTree.Element, pose: Pose) -> None:
+    """Replace the ``<origin>`` of an element."""
+    for old in element.findall("origin"):
+        element.remove(old)
+    xyz = " ".join(repr(float(v)) for v in pose.position)
+    rpy = " ".join(repr(v) for v in to_rpy(pose.quat))
+    ElementTree.SubElement(element, "origin", xyz=xyz, rpy=rpy)

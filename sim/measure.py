@@ -6,10 +6,14 @@ Quantities that several terms share are computed once here; the memory that some
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from real.kinematics import Kinematics
 from real.spec import RobotSpec
+from sim.arm_terms import ReachMeasure
 from sim.engine import WorldState
 from sim.reward_terms import RewardInput
 
@@ -26,6 +30,7 @@ class Measure:
         num: N.
         feet_b: ``[F, 3]`` where the feet are in the default pose [m]; zeros if None.
         soft_limit: share of the position range that counts as inside, in (0, 1].
+        kinematics: of the end effector, where poses are commanded.
 
     Attributes:
         action_1: ``[N, A]`` clipped action of the last step, zero after a reset.
@@ -39,6 +44,7 @@ class Measure:
         *,
         feet_b: Array | None = None,
         soft_limit: float = 0.9,
+        kinematics: Kinematics | None = None,
     ) -> None:
         feet_b = np.zeros((len(robot.feet), 3)) if feet_b is None else feet_b
         self._diagonals = diagonal_pairs(feet_b)
@@ -52,6 +58,7 @@ class Measure:
         self._action_2: Array = np.zeros((num, actions))
         self._dq: Array = np.zeros((num, len(robot.joints)))
         self.foot_air_s: Array = np.zeros((num, len(robot.feet)))
+        self._reach = None if kinematics is None else ReachMeasure(kinematics, num, dt=self._dt)
 
     def reset(self, rows: Ids, dq: Array) -> None:
         """Forget the past of worlds ``rows``, which start with joint velocities ``dq [n, J]``."""
@@ -59,9 +66,18 @@ class Measure:
         self._action_2[rows] = 0.0
         self.foot_air_s[rows] = 0.0
         self._dq[rows] = dq
+        if self._reach is not None:
+            self._reach.reset(rows)
 
     def step(
-        self, world: WorldState, action: Array, *, command: Array, gravity_b: Array, fallen: Mask
+        self,
+        world: WorldState,
+        action: Array,
+        *,
+        command: Array,
+        gravity_b: Array,
+        fallen: Mask,
+        clamped: Mask | None = None,
     ) -> RewardInput:
         """Measure one control step; to be called once per step.
 
@@ -71,6 +87,7 @@ class Measure:
             command: ``[N, C]`` the command it answered.
             gravity_b: ``[N, 3]`` direction of gravity in the base frame.
             fallen: ``[N]``, or strayed.
+            clamped: ``[N, A]`` whether limits moved a target; nowhere if None.
         """
         robot = world.robot
         contact = world.foot_contact
@@ -78,8 +95,55 @@ class Measure:
         # A foot that touches and was in the air has landed; its swing includes this step.
         landed = contact & (air > 0.0)
         air = air + self._dt * (~contact | landed)
-        velocity = world.foot_velocity_w[:, :, :2]
-        measured = RewardInput(
+        measured = self._input(
+            world,
+            command=command,
+            gravity_b=gravity_b,
+            ddq=(robot.dq - self._dq) / self._dt,
+            action=action,
+            action_1=self.action_1,
+            action_2=self._action_2,
+            foot_landed=landed.astype(np.float64),
+            foot_air_s=air,
+            fallen=fallen,
+            clamped=np.zeros(action.shape, dtype=bool) if clamped is None else clamped,
+            reach=None if self._reach is None else self._reach.step(robot.q, command),
+        )
+        # New arrays, not writes: `measured` keeps what it was given.
+        self.foot_air_s = air * ~contact
+        self._action_2, self.action_1 = self.action_1, action
+        self._dq = robot.dq.copy()
+        return measured
+
+    def at_rest(self, world: WorldState, *, command: Array, gravity_b: Array) -> RewardInput:
+        """A state without what led to it: actions and differences are zero; remembers nothing.
+
+        Args:
+            world: the state.
+            command: ``[N, C]`` the command in force.
+            gravity_b: ``[N, 3]`` direction of gravity in the base frame.
+        """
+        no_action, no_air = np.zeros_like(self.action_1), np.zeros_like(self.foot_air_s)
+        return self._input(
+            world,
+            command=command,
+            gravity_b=gravity_b,
+            ddq=np.zeros_like(world.robot.dq),
+            action=no_action,
+            action_1=no_action,
+            action_2=no_action,
+            foot_landed=no_air,
+            foot_air_s=no_air,
+            fallen=np.zeros(len(command), dtype=bool),
+            clamped=np.zeros(no_action.shape, dtype=bool),
+            reach=None if self._reach is None else self._reach.at_rest(world.robot.q, command),
+        )
+
+    def _input(
+        self, world: WorldState, *, command: Array, gravity_b: Array, **history: Any
+    ) -> RewardInput:
+        robot, velocity = world.robot, world.foot_velocity_w[:, :, :2]
+        return RewardInput(
             dt=self._dt,
             command=command,
             moving=(command != 0.0).any(axis=1),
@@ -91,27 +155,16 @@ class Measure:
             q_offset=robot.q - self._q_default,
             q_soft=self._q_soft,
             dq=robot.dq,
-            ddq=(robot.dq - self._dq) / self._dt,
             tau=robot.tau,
             actuated=self._actuated,
             passive_hinges=self._passive_hinges,
-            action=action,
-            action_1=self.action_1,
-            action_2=self._action_2,
             diagonals=self._diagonals,
             foot_position_w=world.foot_position_w,
             foot_speed=np.sqrt(np.einsum("nfk,nfk->nf", velocity, velocity)),
-            foot_contact=contact.astype(np.float64),
-            foot_landed=landed.astype(np.float64),
-            foot_air_s=air,
+            foot_contact=world.foot_contact.astype(np.float64),
             body_contact=world.body_contact,
-            fallen=fallen,
+            **history,
         )
-        # New arrays, not writes: `measured` keeps what it was given.
-        self.foot_air_s = air * ~contact
-        self._action_2, self.action_1 = self.action_1, action
-        self._dq = robot.dq.copy()
-        return measured
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """Memory of the last steps, copied."""
@@ -120,6 +173,7 @@ class Measure:
             "action_2": self._action_2.copy(),
             "dq": self._dq.copy(),
             "foot_air_s": self.foot_air_s.copy(),
+            **({} if self._reach is None else self._reach.state_dict()),
         }
 
     def load_state_dict(self, state: dict[str, NDArray[np.generic]]) -> None:
@@ -128,6 +182,8 @@ class Measure:
         self._action_2 = np.array(state["action_2"], dtype=np.float64)
         self._dq = np.array(state["dq"], dtype=np.float64)
         self.foot_air_s = np.array(state["foot_air_s"], dtype=np.float64)
+        if self._reach is not None:
+            self._reach.load_state_dict(state)
 
 
 def passive_hinges(robot: RobotSpec) -> Ids:

@@ -1,11 +1,18 @@
-"""Mesh files of a URDF: found, made absolute, and checked for what engines choke on."""
+"""Mesh files of a URDF: found, checked for what engines choke on, made alike for all of them."""
 
 from __future__ import annotations
 
+import functools
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
+from numpy.typing import NDArray
+
 from real.errors import FerryError
+
+Array = NDArray[np.float64]
 
 MAX_STL_FACES = 200_000
 """MuJoCo's limit (documentation of ``<mesh>``); PyBullet loads a part of such a file, silently."""
@@ -39,7 +46,62 @@ def resolve_meshes(link: ElementTree.Element, name: str, path: Path, kind: str) 
                 check_stl(found)
             except FerryError as error:
                 raise FerryError(f"{path}: link {name!r}: {kind} mesh {error}") from error
-        mesh.set("filename", str(found))
+        mesh.set("filename", str(_hull_file(found) if kind == "collision" else found))
+
+
+@functools.cache
+def mesh_folder() -> tempfile.TemporaryDirectory[str]:
+    """Where this process keeps meshes that it made; removed when it ends."""
+    return tempfile.TemporaryDirectory(prefix="ferry_meshes_")
+
+
+def write_stl(corners: Array, path: Path) -> None:
+    """Write triangles ``[F, 3, 3]`` as a binary STL, corners counter-clockwise from outside [m]."""
+    rows = np.zeros(
+        len(corners), dtype=[("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("extra", "<u2")]
+    )
+    rows["corners"] = corners
+    path.write_bytes(b"\0" * _STL_HEADER + np.uint32(len(corners)).tobytes() + rows.tobytes())
+
+
+@functools.cache
+def _hull_file(path: Path) -> Path:
+    """The convex hull of a mesh, as a file; the mesh itself where its format is not read here.
+
+    MuJoCo touches with the hull of a mesh and PyBullet with the hulls of its parts, after reading
+    megabytes of it at every reset. The hull of the whole is the same in both, and small.
+    """
+    vertices = _vertices(path)
+    if vertices is None or len(vertices) < 4:
+        return path
+    from scipy.spatial import ConvexHull, QhullError  # takes a moment, and needed here alone
+
+    try:
+        hull = ConvexHull(vertices)
+    except QhullError:  # flat, or otherwise no body: the engines have their own words for it
+        return path
+    corners = vertices[hull.simplices]  # [F, 3, 3]
+    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    inward = np.einsum("fk,fk->f", normals, hull.equations[:, :3]) < 0.0
+    corners[inward] = corners[inward][:, [0, 2, 1]]
+    made = Path(mesh_folder().name) / f"{len(list(Path(mesh_folder().name).iterdir()))}_{path.stem}"
+    made = made.with_suffix(".stl")
+    write_stl(corners, made)
+    return made
+
+
+def _vertices(path: Path) -> Array | None:
+    """``[V, 3]`` of a Wavefront OBJ or a binary STL, None of other formats."""
+    if path.suffix.lower() == ".obj":
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        found = [line.split()[1:] for line in lines if line.startswith("v ")]
+        return np.array(found, dtype=np.float64).reshape(len(found), -1)[:, :3]  # colours follow
+    if path.suffix.lower() == ".stl":
+        body = np.frombuffer(path.read_bytes()[_STL_HEADER + _STL_COUNT :], dtype=np.uint8)
+        faces = body[: len(body) // _STL_FACE * _STL_FACE].reshape(-1, _STL_FACE)
+        corners = np.ascontiguousarray(faces[:, 12:48]).view("<f4").reshape(-1, 3)
+        return np.unique(corners.astype(np.float64), axis=0)
+    return None
 
 
 def check_stl(path: Path) -> int:

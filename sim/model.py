@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 from real.errors import FerryError
 from real.spec import JointSpec, RobotSpec
 from sim.engine import FLOOR_FRICTION, GRAVITY
-from sim.urdf import (
-    BASE_FRAME,
-    PreparedUrdf,
-    imu_position,
-    limited,
-    position_range,
-    prepare,
-)
+from sim.urdf import BASE_FRAME, PreparedUrdf, imu_position, prepare
+from sim.urdf_joints import limited, position_range
 
 Ids = NDArray[np.intp]
 

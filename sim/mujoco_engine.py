@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+from typing import Protocol
 
 import mujoco
 import numpy as np
@@ -33,6 +34,18 @@ State = dict[str, NDArray[np.generic]]
 
 _STAGE_VEL = int(mujoco.mjtStage.mjSTAGE_VEL)
 _STAGE_NONE = int(mujoco.mjtStage.mjSTAGE_NONE)
+
+
+class Recorder(Protocol):
+    """Sees what an engine does; :class:`sim.black_box.BlackBox` is one."""
+
+    def note(self, state: Array, /) -> None:
+        """The states ``[N, S]``, targets included, that a step begins with."""
+        ...
+
+    def forget(self, rows: Ids, /) -> None:
+        """Worlds ``rows`` begin anew."""
+        ...
 
 
 class MujocoEngine:
@@ -57,6 +70,7 @@ class MujocoEngine:
         batch: the MuJoCo batch. Change model fields through :meth:`field`.
         fields: per-world model fields ``[N, ...]`` in use, by name; see :meth:`field`.
         servos: the joint drives: gains, strength, delay.
+        recorder: sees every step and reset; None for nobody.
 
     Raises:
         FerryError: the robot or a number is wrong; see also :func:`sim.model.build_mujoco`.
@@ -78,6 +92,7 @@ class MujocoEngine:
         self.threads = threads or _default_threads(num)
         self.batch = mujoco_batch.Batch(model, num, self.threads, persistent=True)
         self.fields: dict[str, Array] = {}
+        self.recorder: Recorder | None = None
         self._failed: NDArray[np.bool_] = np.zeros(num, dtype=bool)
         self._readout = Readout(self.built, self.batch)
         self._qpos: Array = self.batch.bind("qpos")
@@ -103,6 +118,22 @@ class MujocoEngine:
             self.fields[name] = self.batch.expand(name)
         return self.fields[name]
 
+    def gravity(self) -> Array:
+        """``[N, 3]`` gravity of each world [m/s^2], live; accelerometers feel it."""
+        values = self.field("opt.gravity")
+        self._readout.gravity = values
+        return values
+
+    def renew_model(self, rows: Ids) -> None:
+        """Give worlds ``rows`` the nominal model again, whatever a broken number has reached."""
+        for name, values in self.fields.items():
+            nominal = self.built.model
+            for part in name.split("."):  # also opt.gravity
+                nominal = getattr(nominal, part)
+            values[rows] = nominal
+        self.servos.renew(rows)
+        self.refresh_constants(rows)
+
     def refresh_constants(self, rows: Ids) -> None:
         """Derive the constants of worlds ``rows`` anew (``mj_setConst``), about 0.03 ms each."""
         self.batch.set_const(np.sort(rows))
@@ -124,6 +155,8 @@ class MujocoEngine:
 
     def _advance(self, substeps: int | None) -> None:
         count = self.robot.substeps if substeps is None else substeps
+        if self.recorder is not None:
+            self.recorder.note(self.batch.state)
         try:
             self.batch.step(nstep=count, stage=_STAGE_VEL)
         except mujoco_batch.SimulationError as error:
@@ -165,6 +198,8 @@ class MujocoEngine:
         """
         if start.q.shape[0] != rows.size:
             raise ValueError(f"{rows.size} worlds to reset, but {start.q.shape[0]} initial states")
+        if self.recorder is not None:
+            self.recorder.forget(rows)
         ids = np.sort(rows)
         self.batch.reset(ids, stage=_STAGE_NONE)
         at = rows[:, None]
@@ -194,7 +229,11 @@ class MujocoEngine:
         ``tau`` and ``acc_b`` belong to the last physics step, as forces do in MuJoCo; after a
         reset they are those of holding the start pose.
         """
-        return self._readout.world(failed=self._failed)
+        world = self._readout.world(failed=self._failed)
+        if self.servos.speed_damping is not None:
+            at = self.robot.actuated_ids
+            world.robot.tau[:, at] -= self.servos.lost_to_speed(world.robot.dq[:, at])
+        return world
 
     # -------------------------------------------------------------- keeping
 
@@ -216,6 +255,8 @@ class MujocoEngine:
         Raises:
             FerryError: the state is of another number of worlds, robot or delay buffer.
         """
+        if "state" not in state:
+            raise FerryError("engine state is of another engine; expected one of MuJoCo")
         found = state["state"].shape
         if found != self.batch.state.shape:
             raise FerryError(
@@ -223,6 +264,8 @@ class MujocoEngine:
                 f"{self.num} worlds of {self.robot.name!r} with delays up to "
                 f"{self.built.delay_max_s} s"
             )
+        if self.recorder is not None:
+            self.recorder.forget(np.arange(self.num))
         for name, values in _under(state, "field/").items():
             self.field(name)[...] = values
         self.servos.load_state_dict(_under(state, "servos/"))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from real.kinematics import Kinematics
 from real.observation import ObservationBuilder, ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec
@@ -83,6 +84,7 @@ class Observer:
         robot: default pose, number of feet.
         num: N.
         domain_dim: P, numbers that the random terms report.
+        kinematics: of the end effector, where poses are commanded.
 
     Attributes:
         policy_dim: D.
@@ -98,11 +100,12 @@ class Observer:
         num: int,
         *,
         domain_dim: int,
+        kinematics: Kinematics | None = None,
     ) -> None:
         self._num = num
         # Two histories: the policy's of noisy signals, the critic's of true ones.
-        self._noisy = ObservationBuilder(spec, robot.q_default, num)
-        self._true = ObservationBuilder(spec, robot.q_default, num)
+        self._noisy = ObservationBuilder(spec, robot.q_default, num, kinematics=kinematics)
+        self._true = ObservationBuilder(spec, robot.q_default, num, kinematics=kinematics)
         self.policy_dim: int = spec.dim
         self.critic_slices: dict[str, slice] = {}
         stop = spec.dim

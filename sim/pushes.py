@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from real.errors import FerryError
 from sim.distributions import Distribution, Sampler
-from sim.engine import Array, Ids
-from sim.mujoco_engine import MujocoEngine
+from sim.engine import Array, Engine, Ids
 
 State = dict[str, NDArray[np.generic]]
 
@@ -32,11 +31,11 @@ class Pushes:
         self,
         law: Distribution,
         interval_s: tuple[float, float],
-        engine: MujocoEngine,
+        engine: Engine,
         *,
         control_dt_s: float,
     ) -> None:
-        if engine.built.base_dof_adr < 0:
+        if engine.robot.base == "fixed":
             raise FerryError(
                 f"random term 'push' moves the base of {engine.robot.name!r}, which is fixed: it "
                 f"would change nothing; remove it from `randomize`"
@@ -79,8 +78,11 @@ class Pushes:
         self._age += 1
 
     def of(self, row: int) -> list[float]:
-        """Time since the episode began [s], vx and vy [m/s] of every push so far, in one list."""
-        return list(self._given[row])
+        """Time since the episode began [s], vx and vy [m/s] of every push so far, in one list.
+
+        Not copied: the episode's later pushes are added to it.
+        """
+        return self._given[row]
 
     def state_dict(self) -> State:
         """Timers and pushes so far, copied."""

@@ -1,22 +1,24 @@
-"""One robot on a plane in a PyBullet client of its own: loading, stepping, reading."""
+"""One robot on a plane in a PyBullet client of its own: starting, stepping, reading, keeping."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pybullet
 from numpy.typing import NDArray
 
 from real.errors import FerryError
-from real.frames import IDENTITY, normalize, rotate, rotate_inverse
-from real.spec import RobotSpec
+from real.frames import IDENTITY, Pose, normalize, rotate, rotate_inverse
 from sim.engine import GRAVITY, InitialState, WorldState
-from sim.inertia import Pose
-from sim.urdf import BASE_FRAME, UNLIMITED
+from sim.pybullet_body import Body, wxyz
+from sim.pybullet_plan import Blueprint, Parameters
+from sim.urdf import BASE_FRAME
 
 Array = NDArray[np.float64]
 
@@ -24,11 +26,6 @@ Array = NDArray[np.float64]
 _TOUCH_M = 1e-4
 # Faster than this is an explosion, not a robot [m/s, rad/s].
 _DIVERGED_SPEED = 1e3
-# Solver steps are at most this long [s] and at most this many per physics step.
-_MAX_STEP_S = 0.001
-_MAX_STEPS = 50
-# PyBullet's index of the base, which is no "link" there.
-_BASE = -1
 
 
 @dataclass(frozen=True)
@@ -43,61 +40,152 @@ class Targets:
 
 
 class PyBulletWorld:
-    """A robot in its own client, so that worlds cannot touch one another."""
+    """A robot in its own client, so that worlds cannot touch one another.
 
-    def __init__(self, robot: RobotSpec, file: Path, imu: Array, *, friction: float) -> None:
-        """Load the robot in the default pose.
+    Args:
+        plan: the robot.
+        folder: where the world writes the files that PyBullet reads.
+        parameters: its own, one row of each.
+        name: of its files in the folder.
 
-        Args:
-            robot: the robot.
-            file: its prepared URDF; read again at every reset.
-            imu: ``[3]`` position of the IMU in the base frame [m].
-            friction: contact friction of robot and floor.
+    Raises:
+        FerryError: PyBullet cannot load it, or a joint is too light for its damping gain.
+    """
 
-        Raises:
-            FerryError: PyBullet cannot load it, or a joint is too light for its damping gain.
-        """
-        self._robot = robot
-        self._file = file
-        self._imu = imu
-        self._friction = friction
+    def __init__(self, plan: Blueprint, folder: Path, parameters: Parameters, *, name: str) -> None:
+        self._plan = plan
+        self._file = folder / f"{name}.urdf"
+        self._kept = folder / f"{name}.bullet"
+        self._com = np.full(3, np.nan)  # as in the file
+        self._imu: Array = np.array(plan.imu)
+        self._tau_max: Array = np.array(plan.tau_max)
         self._inner = 0  # solver steps per physics step, chosen once the robot is loaded
-        self._tau_max = robot.actuated_array("tau_max")
-        self._time_ns = 0
-        self._tau = np.zeros(len(robot.actuated))
-        self._client = pybullet.connect(pybullet.DIRECT)
+        self._client: int = pybullet.connect(pybullet.DIRECT)
         if self._client < 0:
             raise FerryError("PyBullet has no more clients; build fewer worlds or close engines")
-        self.reset(InitialState.default(robot, 1), 0)
+        num_joints = len(plan.joints)
+        start = InitialState(
+            q=np.array([plan.q_default]),
+            dq=np.zeros((1, num_joints)),
+            position_w=np.array([[0.0, 0.0, plan.base_height_m]]),
+            quat_wb=IDENTITY[None],
+            lin_vel_b=np.zeros((1, 3)),
+            ang_vel_b=np.zeros((1, 3)),
+        )
+        self.reset(start, 0, parameters)
 
-    def reset(self, start: InitialState, row: int) -> None:
+    # -------------------------------------------------------------- starting
+
+    def reset(self, start: InitialState, row: int, parameters: Parameters) -> None:
         """Empty the client, load everything again and place the robot at row ``row`` of start."""
-        self._load()
-        if self._robot.base == "floating":
-            self._place_base(start, row)
+        self._load(parameters)
+        if self._plan.fixed:
+            self._put_base(Pose(np.array([0.0, 0.0, self._plan.base_height_m]), IDENTITY))
         else:
-            height = np.array([0.0, 0.0, self._robot.base_height_m])
-            self._put_base(Pose(height, IDENTITY))
-        for joint, q, dq in zip(self._joints, start.q[row], start.dq[row], strict=True):
-            pybullet.resetJointState(self._body, joint, q, dq, physicsClientId=self._client)
+            self._place_base(start, row)
+        self._body.place_joints(start.q[row], start.dq[row])
         pybullet.performCollisionDetection(physicsClientId=self._client)
         self._time_ns = 0
-        self._tau = np.zeros(len(self._actuated))
+        self._tau = np.zeros(len(self._plan.actuated))
         self._before = self._imu_velocity()
+        # Targets of past steps, newest first; servos hold the start pose, also those that wait.
+        held = start.q[row][self._plan.actuated].copy()
+        slots = self._plan.delay_slots + 1
+        self._past: deque[Array] = deque([held] * slots, maxlen=slots)
 
-    def step(self, targets: Targets) -> None:
-        """One physics step of the servos tau = kp (q_des - q) + kd (dq_des - dq) + tau_ff."""
-        client, body, actuated = self._client, self._body, self._actuated
-        self._before = self._imu_velocity()
-        for _ in range(self._inner):
-            if not actuated:  # nothing to command, and PyBullet answers None to an empty list
+    def _load(self, parameters: Parameters) -> None:
+        client = self._client
+        self._write_file(parameters["com"])
+        pybullet.resetSimulation(physicsClientId=client)
+        pybullet.setGravity(0.0, 0.0, -GRAVITY, physicsClientId=client)
+        pybullet.setPhysicsEngineParameter(deterministicOverlappingPairs=1, physicsClientId=client)
+        self._body = Body(client, self._plan, self._file)
+        if self._inner == 0:
+            self._inner = self._body.solver_steps()
+        dt = self._plan.physics_dt_s / self._inner
+        pybullet.setTimeStep(dt, physicsClientId=client)
+        self.apply(parameters)
+
+    def apply(self, parameters: Parameters) -> None:
+        """Put parameters in force; a new centre of mass waits for the next reset."""
+        self._parameters = parameters
+        self._body.apply(parameters)
+        late = float(parameters["delay_s"][0]) / self._plan.physics_dt_s
+        self._late = math.ceil(late - 1e-9)
+
+    def _write_file(self, com: Array) -> None:
+        """PyBullet moves no centre of mass of a loaded body, so the file says where it is."""
+        if np.array_equal(com, self._com):
+            return
+        self._com = com.copy()
+        text = self._plan.urdf
+        if com.any():
+            robot = ElementTree.fromstring(text)
+            (base,) = (e for e in robot.findall("link") if e.get("name") == BASE_FRAME)
+            origin = base.find("inertial/origin")
+            assert origin is not None  # written by sim.urdf.prepare
+            place = np.array(origin.get("xyz", "0 0 0").split(), dtype=np.float64) + com
+            origin.set("xyz", " ".join(repr(float(v)) for v in place))
+            text = ElementTree.tostring(robot, encoding="unicode")
+        self._file.write_text(text, encoding="utf-8")
+        # PyBullet remembers what it has read under a name; switched off, it forgets.
+        for caching in (0, 1):
+            pybullet.setPhysicsEngineParameter(
+                enableFileCaching=caching, physicsClientId=self._client
+            )
+
+    def _place_base(self, start: InitialState, row: int) -> None:
+        base = Pose(start.position_w[row], normalize(start.quat_wb[row]))
+        self._put_base(base)
+        lin_w = rotate(base.quat, start.lin_vel_b[row])
+        ang_w = rotate(base.quat, start.ang_vel_b[row])
+        self._set_base_velocity(base, lin_w, ang_w)
+
+    def _put_base(self, base: Pose) -> None:
+        com = base.then(self._body.com)
+        pybullet.resetBasePositionAndOrientation(
+            self._body.index, com.position, com.quat[[1, 2, 3, 0]], physicsClientId=self._client
+        )
+
+    def _set_base_velocity(self, base: Pose, lin_w: Array, ang_w: Array) -> None:
+        arm = rotate(base.quat, self._body.com.position)
+        # PyBullet wants the velocity of the centre of mass: v_com = v + w x r
+        pybullet.resetBaseVelocity(
+            self._body.index, lin_w + np.cross(ang_w, arm), ang_w, physicsClientId=self._client
+        )
+
+    # -------------------------------------------------------------- stepping
+
+    def push(self, lin_w: Array, ang_b: Array) -> None:
+        """Add to the velocity of the base, ``[3]`` world frame and ``[3]`` base frame."""
+        base, lin, ang = self._base()
+        self._set_base_velocity(base, lin + lin_w, ang + rotate(base.quat, ang_b))
+
+    def run(self, targets: Targets, steps: int) -> None:
+        """Physics steps under servos that follow ``targets``, each as late as the world's delay."""
+        for left in range(steps, 0, -1):
+            if left == 1:
+                self._before = self._imu_velocity()
+            self._past.appendleft(targets.q_des)
+            self._step(targets, self._past[self._late])
+
+    def _step(self, targets: Targets, q_des: Array) -> None:
+        """One physics step; tau = strength clip(kp (q_des - q) + kd (dq_des - dq) + tau_ff)."""
+        client, actuated, body = self._client, self._body.actuated, self._body.index
+        self._time_ns += round(self._plan.physics_dt_s * 1e9)
+        if not actuated:  # nothing to command, and PyBullet answers None to an empty list
+            for _ in range(self._inner):
                 pybullet.stepSimulation(physicsClientId=client)
-                continue
+            return
+        own = self._parameters
+        kp, kd = own["kp_scale"] * targets.kp, own["kd_scale"] * targets.kd
+        constant = kp * q_des + kd * targets.dq_des + targets.tau_ff
+        for _ in range(self._inner):
             states = pybullet.getJointStates(body, actuated, physicsClientId=client)
             q = np.array([s[0] for s in states])
             dq = np.array([s[1] for s in states])
-            tau = targets.kp * (targets.q_des - q) + targets.kd * (targets.dq_des - dq)
-            self._tau = np.clip(tau + targets.tau_ff, -self._tau_max, self._tau_max)
+            tau = np.clip(constant - kp * q - kd * dq, -self._tau_max, self._tau_max)
+            self._tau = own["strength"] * tau
             pybullet.setJointMotorControlArray(
                 body,
                 actuated,
@@ -106,171 +194,37 @@ class PyBulletWorld:
                 physicsClientId=client,
             )
             pybullet.stepSimulation(physicsClientId=client)
-        self._time_ns += round(self._robot.physics_dt_s * 1e9)
+
+    # -------------------------------------------------------------- reading
 
     def read(self, into: WorldState, row: int) -> None:
         """Write the state into row ``row`` of a :class:`WorldState`'s arrays."""
         base, lin_w, ang_w = self._base()
-        states = pybullet.getJointStates(self._body, self._joints, physicsClientId=self._client)
+        states = pybullet.getJointStates(
+            self._body.index, self._body.joints, physicsClientId=self._client
+        )
         robot = into.robot
         robot.stamp_ns[row] = self._time_ns
         robot.q[row] = [s[0] for s in states]
         robot.dq[row] = [s[1] for s in states]
-        robot.tau[row, self._robot.actuated_ids] = self._tau
+        robot.tau[row, self._plan.actuated] = self._tau
         robot.quat_wb[row] = base.quat
         robot.gyro_b[row] = rotate_inverse(base.quat, ang_w)
         # Specific force: what an accelerometer feels is acceleration minus gravity.
         change = np.zeros(3) if self._time_ns == 0 else self._imu_velocity() - self._before
-        felt_w = change / self._robot.physics_dt_s + np.array([0.0, 0.0, GRAVITY])
+        felt_w = change / self._plan.physics_dt_s + np.array([0.0, 0.0, GRAVITY])
         robot.acc_b[row] = rotate_inverse(base.quat, felt_w)
         into.position_w[row] = base.position
         into.lin_vel_b[row] = rotate_inverse(base.quat, lin_w)
         self._read_feet(into, row)
-        into.diverged[row] = self._diverged(robot.q[row], robot.dq[row], base, lin_w, ang_w)
-
-    def close(self) -> None:
-        """Disconnect. May be called twice."""
-        if self._client >= 0:
-            pybullet.disconnect(physicsClientId=self._client)
-            self._client = -1
-
-    # -------------------------------------------------------------- loading
-
-    def _load(self) -> None:
-        client = self._client
-        pybullet.resetSimulation(physicsClientId=client)
-        pybullet.setGravity(0.0, 0.0, -GRAVITY, physicsClientId=client)
-        pybullet.setPhysicsEngineParameter(deterministicOverlappingPairs=1, physicsClientId=client)
-        plane = pybullet.createCollisionShape(pybullet.GEOM_PLANE, physicsClientId=client)
-        self._floor = pybullet.createMultiBody(0.0, plane, physicsClientId=client)
-        try:
-            # Without the flag inertias are recomputed from the collision shapes. There is no
-            # self-collision unless another flag asks for it.
-            self._body: int = pybullet.loadURDF(
-                str(self._file),
-                useFixedBase=self._robot.base == "fixed",
-                flags=pybullet.URDF_USE_INERTIA_FROM_FILE,
-                physicsClientId=client,
-            )
-        except pybullet.error as error:
-            raise FerryError(
-                f"{self._robot.description_file()}: PyBullet cannot load it: {error}"
-            ) from error
-        self._find()
-        self._prepare()
-        if self._inner == 0:
-            self._inner = self._solver_steps()
-        dt = self._robot.physics_dt_s / self._inner
-        pybullet.setTimeStep(dt, physicsClientId=client)
-
-    def _find(self) -> None:
-        """Look joints and links up by name: their order in the file means nothing."""
-        count = pybullet.getNumJoints(self._body, physicsClientId=self._client)
-        infos = [
-            pybullet.getJointInfo(self._body, i, physicsClientId=self._client) for i in range(count)
-        ]
-        joints = {info[1].decode(): i for i, info in enumerate(infos)}
-        links = {info[12].decode(): i for i, info in enumerate(infos)} | {BASE_FRAME: _BASE}
-        self._links = range(_BASE, count)
-        self._joints: list[int] = [joints[j.name] for j in self._robot.joints]
-        self._actuated: list[int] = [joints[j.name] for j in self._robot.actuated]
-        self._feet: list[int] = [links[f] for f in self._robot.feet]
-        base = pybullet.getDynamicsInfo(self._body, _BASE, physicsClientId=self._client)
-        # PyBullet's "base position" is the frame of the principal axes in the centre of mass.
-        self._com = Pose(np.array(base[3]), _wxyz(base[4]))
-
-    def _prepare(self) -> None:
-        """Switch off what PyBullet adds unasked: damping, velocity motors, velocity limits."""
-        client, body = self._client, self._body
-        # One call a topic: a call with `linearDamping` ignores the friction of a link beside it.
-        pybullet.changeDynamics(
-            body, _BASE, linearDamping=0.0, angularDamping=0.0, physicsClientId=client
-        )
-        friction = {"spinningFriction": 0.0, "rollingFriction": 0.0, "restitution": 0.0}
-        for link in self._links:
-            # The friction of a contact is the product of both bodies'.
-            pybullet.changeDynamics(
-                body, link, lateralFriction=1.0, physicsClientId=client, **friction
-            )
-        pybullet.changeDynamics(
-            self._floor, _BASE, lateralFriction=self._friction, physicsClientId=client, **friction
-        )
-        for index, joint in zip(self._joints, self._robot.joints, strict=True):
-            pybullet.changeDynamics(body, index, maxJointVelocity=UNLIMITED, physicsClientId=client)
-            pybullet.changeDynamics(body, index, jointDamping=joint.damping, physicsClientId=client)
-            # Every joint is born with a velocity motor; with the effort of the dry friction it
-            # is one, with zero effort it is off.
-            pybullet.setJointMotorControl2(
-                body,
-                index,
-                pybullet.VELOCITY_CONTROL,
-                targetVelocity=0.0,
-                force=joint.friction,
-                physicsClientId=client,
-            )
-
-    def _solver_steps(self) -> int:
-        """Solver steps per physics step, so short that servo damping cannot overshoot.
-
-        Torques are held during a solver step, so a joint of inertia I loses the share kd dt / I of
-        its velocity in one; beyond 1 it overshoots, beyond 2 it explodes.
-        """
-        if not self._actuated:
-            return _steps(self._robot.physics_dt_s, _MAX_STEP_S)
-        inertia = self._joint_inertia()
-        kd = np.maximum(self._robot.actuated_array("kd"), self._robot.damping_kd)
-        with np.errstate(divide="ignore"):
-            longest = inertia / kd  # [A]
-        steps = _steps(self._robot.physics_dt_s, min(_MAX_STEP_S, float(longest.min())))
-        if steps > _MAX_STEPS:
-            worst = int(longest.argmin())
-            raise FerryError(
-                f"{self._robot.source}: joint {self._robot.actuated[worst].name!r}: damping gain "
-                f"{kd[worst]:g} (kd or damping_kd) on an inertia of {inertia[worst]:.3g} needs "
-                f"solver steps of {longest[worst]:.2g} s in PyBullet, which knows no rotor "
-                f"inertia; expected at least {self._robot.physics_dt_s / _MAX_STEPS:.2g} s: lower "
-                "the gain or simulate in MuJoCo"
-            )
-        return steps
-
-    def _joint_inertia(self) -> Array:
-        """``[A]`` inertia that a motor feels in the default pose, everything else free to move."""
-        client = self._client
-        default = dict(zip(self._joints, self._robot.q_default, strict=True))
-        movable = sorted(self._joints)  # PyBullet's order: by index, fixed joints left out
-        matrix = pybullet.calculateMassMatrix(
-            self._body, [default[joint] for joint in movable], physicsClientId=client
-        )
-        felt = 1.0 / np.diag(np.linalg.inv(np.array(matrix)))[-len(movable) :]
-        return np.array([felt[movable.index(joint)] for joint in self._actuated])
-
-    def _place_base(self, start: InitialState, row: int) -> None:
-        base = Pose(start.position_w[row], normalize(start.quat_wb[row]))
-        arm = self._put_base(base)
-        lin_w = rotate(base.quat, start.lin_vel_b[row])
-        ang_w = rotate(base.quat, start.ang_vel_b[row])
-        # PyBullet wants the velocity of the centre of mass: v_com = v + w x r
-        pybullet.resetBaseVelocity(
-            self._body, lin_w + np.cross(ang_w, arm), ang_w, physicsClientId=self._client
-        )
-
-    def _put_base(self, base: Pose) -> Array:
-        """Place the base frame; returns the way from it to the centre of mass, world frame [m]."""
-        com = base.then(self._com)
-        pybullet.resetBasePositionAndOrientation(
-            self._body, com.position, com.quat[[1, 2, 3, 0]], physicsClientId=self._client
-        )
-        return com.position - base.position
-
-    # -------------------------------------------------------------- reading
+        into.diverged[row] = _diverged(robot.q[row], robot.dq[row], base, lin_w, ang_w)
 
     def _base(self) -> tuple[Pose, Array, Array]:
         """Pose of the base frame, its linear and its angular velocity in the world frame."""
-        position, quat = pybullet.getBasePositionAndOrientation(
-            self._body, physicsClientId=self._client
-        )
-        lin_w, ang_w = pybullet.getBaseVelocity(self._body, physicsClientId=self._client)
-        base = Pose(np.array(position), _wxyz(quat)).then(self._com.inverse())
+        body, client = self._body.index, self._client
+        position, quat = pybullet.getBasePositionAndOrientation(body, physicsClientId=client)
+        lin_w, ang_w = pybullet.getBaseVelocity(body, physicsClientId=client)
+        base = Pose(np.array(position), wxyz(quat)).then(self._body.com.inverse())
         # v = v_com + w x (p - p_com)
         lin: Array = np.array(lin_w) + np.cross(np.array(ang_w), base.position - np.array(position))
         return base, lin, np.array(ang_w)
@@ -282,19 +236,20 @@ class PyBulletWorld:
 
     def _read_feet(self, into: WorldState, row: int) -> None:
         touching: set[int] = set()
+        body, feet = self._body, self._body.feet
         points: list[Any] = pybullet.getContactPoints(
-            self._body, self._floor, physicsClientId=self._client
+            body.index, body.floor, physicsClientId=self._client
         )
         for point in points:
             if point[8] <= _TOUCH_M or point[9] > 0.0:  # distance [m], normal force [N]
                 touching.add(point[3])
-        into.foot_contact[row] = [foot in touching for foot in self._feet]
-        into.body_contact[row] = bool(touching.difference(self._feet))
-        if not self._feet:
+        into.foot_contact[row] = [foot in touching for foot in feet]
+        into.body_contact[row] = bool(touching.difference(feet))
+        if not feet:
             return
         states = pybullet.getLinkStates(
-            self._body,
-            self._feet,
+            body.index,
+            feet,
             computeLinkVelocity=1,
             computeForwardKinematics=1,
             physicsClientId=self._client,
@@ -304,16 +259,59 @@ class PyBulletWorld:
         # The reported velocity is that of the centre of mass: v = v_com + w x (p - p_com)
         into.foot_velocity_w[row] = lin + np.cross(ang, frame - com)
 
-    def _diverged(self, q: Array, dq: Array, base: Pose, lin_w: Array, ang_w: Array) -> bool:
-        speeds = np.concatenate([dq, lin_w, ang_w])
-        numbers = np.concatenate([q, base.position, base.quat])
-        # Written so that NaN counts as diverged.
-        return not (np.isfinite(numbers).all() and (np.abs(speeds) < _DIVERGED_SPEED).all())
+    def facts(self) -> dict[str, Array]:
+        """What PyBullet made of the robot, as it stands: see :class:`~sim.pybullet_body.Body`."""
+        states = pybullet.getJointStates(
+            self._body.index, self._body.joints, physicsClientId=self._client
+        )
+        matrix = self._body.mass_matrix(np.array([state[0] for state in states]))
+        joints = len(self._plan.joints)
+        return {
+            **self._body.links(),
+            "joint_inertia": matrix[-joints:, -joints:],
+            "limits": self._body.limits(),
+        }
+
+    # -------------------------------------------------------------- keeping
+
+    def save(self) -> tuple[bytes, Array]:
+        """Bullet's own state, contacts included, and ``[4 + A + S A]`` what it does not know.
+
+        These are the time [ns], the velocity of the IMU before the last step, the efforts, and the
+        targets of past steps.
+        """
+        pybullet.saveBullet(str(self._kept), physicsClientId=self._client)
+        beside = np.concatenate([[float(self._time_ns)], self._before, self._tau, *self._past])
+        return self._kept.read_bytes(), beside
+
+    def load(self, content: bytes, beside: Array, parameters: Parameters) -> None:
+        """Continue where :meth:`save` was called, bit by bit, in a world with these parameters.
+
+        Raises:
+            FerryError: PyBullet cannot read it.
+        """
+        self._load(parameters)
+        self._kept.write_bytes(content)
+        try:
+            pybullet.restoreState(fileName=str(self._kept), physicsClientId=self._client)
+        except pybullet.error as error:
+            raise FerryError(f"PyBullet cannot restore a saved world: {error}") from error
+        motors = len(self._plan.actuated)
+        self._time_ns = int(beside[0])
+        self._before = beside[1:4].copy()
+        self._tau = beside[4 : 4 + motors].copy()
+        past = beside[4 + motors :].reshape(self._plan.delay_slots + 1, motors)
+        self._past = deque([row.copy() for row in past], maxlen=len(past))
+
+    def close(self) -> None:
+        """Disconnect. May be called twice."""
+        if self._client >= 0:
+            pybullet.disconnect(physicsClientId=self._client)
+            self._client = -1
 
 
-def _steps(duration: float, longest: float) -> int:
-    return math.ceil(duration / longest - 1e-9)
-
-
-def _wxyz(quat: tuple[float, float, float, float]) -> Array:
-    return np.array(quat)[[3, 0, 1, 2]]
+def _diverged(q: Array, dq: Array, base: Pose, lin_w: Array, ang_w: Array) -> bool:
+    speeds = np.concatenate([dq, lin_w, ang_w])
+    numbers = np.concatenate([q, base.position, base.quat])
+    # Written so that NaN counts as diverged.
+    return not (np.isfinite(numbers).all() and (np.abs(speeds) < _DIVERGED_SPEED).all())

@@ -1,7 +1,7 @@
-"""The vocabulary of domain randomisation: what each random term changes in a MuJoCo world.
+"""The vocabulary of domain randomisation: every random term, its unit and what may be drawn.
 
-A term knows its nominal values, how to write others, and which values make sense. Values are always
-computed from the nominal ones, never from what an earlier episode left, so draws cannot compound.
+A term knows its nominal values, how to write others, and which values make sense; what it writes to
+is in :mod:`sim.random_targets` and, where no engine takes part, :mod:`sim.joint_errors`.
 """
 
 from __future__ import annotations
@@ -13,164 +13,25 @@ from typing import Literal
 import numpy as np
 
 from real.errors import FerryError
-from sim.engine import Array, Ids
 from sim.mujoco_engine import MujocoEngine
+from sim.random_targets import (
+    POSITIVE,
+    CentreTarget,
+    ContactFrictionTarget,
+    ContactTarget,
+    DelayTarget,
+    DriveTarget,
+    FieldTarget,
+    GravityTarget,
+    MassTarget,
+    PayloadTarget,
+    SpeedTarget,
+    Target,
+)
+
+__all__ = ["REFUSED", "TERMS", "Per", "Target", "TermKind"]
 
 Per = Literal["world", "joint", "body"]
-
-
-class Target:
-    """K numbers of each world that a random term changes.
-
-    Args:
-        labels: K names, for messages and for the columns of the privileged observation.
-        nominal: ``[K]`` values without randomisation.
-        low: smallest value that makes sense.
-        high: largest.
-        derives: whether MuJoCo's derived constants must follow a change.
-    """
-
-    def __init__(
-        self,
-        labels: tuple[str, ...],
-        nominal: Array,
-        *,
-        low: float = 0.0,
-        high: float = np.inf,
-        derives: bool = False,
-    ) -> None:
-        self.labels, self.nominal = labels, nominal
-        self.low, self.high, self.derives = low, high, derives
-
-    def restore(self, rows: Ids) -> None:
-        """Undo what :meth:`write` does not overwrite."""
-
-    def write(self, rows: Ids, values: Array) -> None:
-        """Put ``[n, K]`` values in force in n worlds."""
-        raise NotImplementedError
-
-
-class FieldTarget(Target):
-    """Numbers in a model field ``[N, K', ...]``.
-
-    Args:
-        engine: the worlds.
-        labels: K names.
-        field: name of the model field.
-        where: ``[K]`` positions along the field's first axis after the world's.
-        column: position along its second axis, one or ``[K]``; None if it has none.
-        low: smallest value that makes sense.
-        derives: whether MuJoCo derives constants from the field.
-    """
-
-    def __init__(
-        self,
-        engine: MujocoEngine,
-        labels: tuple[str, ...],
-        field: str,
-        where: Ids,
-        *,
-        column: int | Ids | None = None,
-        low: float = 0.0,
-        derives: bool = False,
-    ) -> None:
-        at = (where,) if column is None else (where, column)
-        nominal = np.array(getattr(engine.built.model, field)[at], dtype=np.float64)
-        super().__init__(labels, nominal, low=low, derives=derives)
-        self._values = engine.field(field)
-        self._at = at
-
-    def write(self, rows: Ids, values: Array) -> None:
-        """Put ``[n, K]`` values in force in n worlds."""
-        self._values[(rows[:, None], *self._at)] = values
-
-
-class MassTarget(FieldTarget):
-    """Masses of bodies; their inertias about their own centres grow in proportion."""
-
-    def __init__(self, engine: MujocoEngine, labels: tuple[str, ...], where: Ids) -> None:
-        super().__init__(engine, labels, "body_mass", where, low=_POSITIVE, derives=True)
-        self._inertia = engine.field("body_inertia")
-        self._where = where
-        self._nominal_inertia: Array = engine.built.model.body_inertia[where].copy()
-
-    def write(self, rows: Ids, values: Array) -> None:
-        """Put masses ``[n, K]`` [kg] and the inertias that belong to them in force."""
-        super().write(rows, values)
-        share = (values / self.nominal)[:, :, None]
-        self._inertia[rows[:, None], self._where] = share * self._nominal_inertia
-
-
-class PayloadTarget(Target):
-    """A point mass at the base's centre of mass, on top of what the base weighs."""
-
-    def __init__(self, engine: MujocoEngine) -> None:
-        super().__init__(("payload",), np.zeros(1), derives=True)
-        self._mass = engine.field("body_mass")
-        self._base = engine.built.base_body_id
-        self._own = float(engine.built.model.body_mass[self._base])
-
-    def restore(self, rows: Ids) -> None:
-        """The base as described; ``mass``, if there is such a term, writes its own on it."""
-        self._mass[rows, self._base] = self._own
-
-    def write(self, rows: Ids, values: Array) -> None:
-        """Add ``[n, 1]`` [kg] to the base as it is."""
-        self._mass[rows, self._base] += values[:, 0]
-
-
-class CentreTarget(FieldTarget):
-    """Centre of mass of the base, in the base frame."""
-
-    def __init__(self, engine: MujocoEngine) -> None:
-        base = engine.built.base_body_id
-        super().__init__(
-            engine,
-            ("x", "y", "z"),
-            "body_ipos",
-            np.full(3, base),
-            column=np.arange(3),
-            low=-np.inf,
-            derives=True,
-        )
-
-
-class DriveTarget(Target):
-    """A property of the motors that :class:`sim.actuators.Servos` keeps."""
-
-    def __init__(self, engine: MujocoEngine, name: Literal["kp", "kd", "strength"]) -> None:
-        robot = engine.robot
-        labels = tuple(joint.name for joint in robot.actuated)
-        ratio = name == "strength"
-        super().__init__(labels, np.ones(len(labels)) if ratio else robot.actuated_array(name))
-        self._servos = engine.servos
-        self._argument = name if ratio else f"{name}_scale"
-        self._unit: Array = np.where(self.nominal > 0.0, self.nominal, 1.0)
-
-    def write(self, rows: Ids, values: Array) -> None:
-        """Put ``[n, A]`` gains or strengths in force."""
-        # The servos keep ratios, so that they also bend the gains of a command.
-        zero = (self.nominal == 0.0) & (values != 0.0)
-        if zero.any():
-            names = [n for n, bad in zip(self.labels, zero.any(axis=0), strict=True) if bad]
-            raise FerryError(f"the nominal gain of {', '.join(names)} is 0; nothing scales it")
-        scale = np.where(self.nominal == 0.0, 1.0, values / self._unit)
-        self._servos.bend(rows, **{self._argument: scale})
-
-
-class DelayTarget(Target):
-    """How late a world hears its targets."""
-
-    def __init__(self, engine: MujocoEngine) -> None:
-        super().__init__(("delay",), np.zeros(1), high=engine.built.delay_max_s)
-        self._servos = engine.servos
-
-    def write(self, rows: Ids, values: Array) -> None:
-        """Put delays ``[n, 1]`` [s] in force."""
-        self._servos.set_delay(rows, values[:, 0])
-
-
-# ------------------------------------------------------------------ the table
 
 
 @dataclass(frozen=True)
@@ -182,7 +43,9 @@ class TermKind:
         unit: of the nominal value, and of draws under ``=`` and ``+``.
         ops: what a draw may do to the nominal value.
         per: what may have a draw of its own; the first is the default.
-        make: builds the target in an engine; None for what happens within an episode.
+        make: builds the target in an engine; None for what no engine needs to know.
+        within: whether it may be drawn anew within an episode; not what constants derive from.
+        changes: the field, signal or trajectory that a draw changes, for people.
     """
 
     doc: str
@@ -190,16 +53,15 @@ class TermKind:
     ops: str
     per: tuple[Per, ...]
     make: Callable[[MujocoEngine], Target] | None
-
-
-_POSITIVE = 1e-9
+    changes: str
+    within: bool = True
 
 
 def _friction(engine: MujocoEngine) -> Target:
     floor = engine.built.floor_geom_id
     # The floor has priority over the feet, so its friction is that of every contact.
     return FieldTarget(
-        engine, ("floor",), "geom_friction", np.array([floor]), column=0, low=_POSITIVE
+        engine, ("floor",), "geom_friction", np.array([floor]), column=0, low=POSITIVE
     )
 
 
@@ -240,52 +102,203 @@ def _drive(name: Literal["kp", "kd", "strength"]) -> Callable[[MujocoEngine], Ta
     return lambda engine: DriveTarget(engine, name)
 
 
+def _floor(engine: MujocoEngine, name: str) -> None:
+    if engine.built.floor_geom_id < 0 or engine.robot.base == "fixed":
+        raise FerryError(
+            f"random term {name!r} changes the contact of robot and floor, which "
+            f"{engine.robot.name!r} with its fixed base does not depend on: it would change "
+            f"nothing; remove it from `randomize`"
+        )
+
+
+def _turning(name: str, column: Literal[1, 2]) -> Callable[[MujocoEngine], Target]:
+    def make(engine: MujocoEngine) -> Target:
+        _floor(engine, name)
+        return ContactFrictionTarget(engine, column)
+
+    return make
+
+
+def _contact(name: str, column: Literal[0, 1]) -> Callable[[MujocoEngine], Target]:
+    def make(engine: MujocoEngine) -> Target:
+        _floor(engine, name)
+        return ContactTarget(engine, column)
+
+    return make
+
+
+#: Names that people look for and that no engine here has, and what to do instead.
+REFUSED: dict[str, str] = {
+    "restitution": "MuJoCo's contacts have none: how far a foot bounces follows from "
+    "contact_stiffness and contact_damping; less damping bounces more",
+}
+
+_JOINTS: tuple[Per, ...] = ("joint", "world")
+
 #: In the order in which they are written, whatever the order of the file.
 TERMS: dict[str, TermKind] = {
-    "friction": TermKind("sliding friction of the floor", "1", "=*+", ("world",), _friction),
-    "mass": TermKind("masses, and inertias with them", "kg", "*+", ("body", "world"), _mass),
-    "payload": TermKind("point mass on the base", "kg", "=+", ("world",), _payload),
-    "com": TermKind("centre of mass of the base, each axis", "m", "+", ("body",), _centre),
+    "friction": TermKind(
+        "sliding friction of the floor", "1", "=*+", ("world",), _friction, "geom_friction[0]"
+    ),
+    "friction_spin": TermKind(
+        "friction against turning on the spot",
+        "m",
+        "=*+",
+        ("world",),
+        _turning("friction_spin", 1),
+        "geom_friction[1], geom_condim",
+    ),
+    "friction_roll": TermKind(
+        "friction against rolling",
+        "m",
+        "=*+",
+        ("world",),
+        _turning("friction_roll", 2),
+        "geom_friction[2], geom_condim",
+    ),
+    "contact_stiffness": TermKind(
+        "stiffness of contacts with the floor, per mass",
+        "1/s^2",
+        "=*+",
+        ("world",),
+        _contact("contact_stiffness", 0),
+        "geom_solref[0]",
+    ),
+    "contact_damping": TermKind(
+        "damping of contacts with the floor, per mass",
+        "1/s",
+        "=*+",
+        ("world",),
+        _contact("contact_damping", 1),
+        "geom_solref[1]",
+    ),
+    "gravity_tilt": TermKind(
+        "slope of the floor, about x and y",
+        "rad",
+        "=+",
+        ("body",),
+        GravityTarget,
+        "opt.gravity; accelerometer",
+    ),
+    "mass": TermKind(
+        "masses, and inertias with them",
+        "kg",
+        "*+",
+        ("body", "world"),
+        _mass,
+        "body_mass, body_inertia and what derives from them",
+        within=False,
+    ),
+    "payload": TermKind(
+        "point mass on the base", "kg", "=+", ("world",), _payload, "body_mass", within=False
+    ),
+    "com": TermKind(
+        "centre of mass of the base, each axis",
+        "m",
+        "+",
+        ("body",),
+        _centre,
+        "body_ipos",
+        within=False,
+    ),
     "kp": TermKind(
         "position gains of the motors",
         "N m/rad",
         "=*+",
-        ("joint", "world"),
+        _JOINTS,
         _drive("kp"),
+        "actuator_gainprm, actuator_biasprm",
     ),
     "kd": TermKind(
         "velocity gains of the motors",
         "N m s/rad",
         "=*+",
-        ("joint", "world"),
+        _JOINTS,
         _drive("kd"),
+        "actuator_biasprm",
     ),
     "motor_strength": TermKind(
         "torque a motor gives over the one it should give; scales its limit too",
         "1",
         "=*",
-        ("joint", "world"),
+        _JOINTS,
         _drive("strength"),
+        "gain, bias and actuator_forcerange",
     ),
     "armature": TermKind(
         "reflected rotor inertia",
         "kg m^2",
         "=*+",
-        ("joint", "world"),
+        _JOINTS,
         _joints("dof_armature", derives=True),
+        "dof_armature",
+        within=False,
     ),
     "joint_friction": TermKind(
-        "dry friction of the joints", "N m", "=*+", ("joint", "world"), _joints("dof_frictionloss")
+        "dry friction of the joints",
+        "N m",
+        "=*+",
+        _JOINTS,
+        _joints("dof_frictionloss"),
+        "dof_frictionloss",
     ),
     "joint_damping": TermKind(
         "viscous friction of the joints",
         "N m s/rad",
         "=*+",
-        ("joint", "world"),
+        _JOINTS,
         _joints("dof_damping"),
+        "dof_damping",
     ),
-    "delay": TermKind("how late targets are heard", "s", "=+", ("world",), DelayTarget),
+    "no_load_speed": TermKind(
+        "speed at which a motor has no torque left",
+        "rad/s",
+        "=",
+        _JOINTS,
+        SpeedTarget,
+        "dof_damping and actuator_biasprm: torque-speed curve",
+    ),
+    "joint_offset": TermKind(
+        "error of the encoders' zero: in what is measured and in what is tracked",
+        "rad",
+        "=+",
+        _JOINTS,
+        None,
+        "signal q, joint targets",
+    ),
+    "backlash": TermKind(
+        "play between motor and joint: a target moves the joint once it has crossed it",
+        "rad",
+        "=+",
+        _JOINTS,
+        None,
+        "joint targets",
+    ),
+    "delay": TermKind(
+        "how late targets are heard", "s", "=+", ("world",), DelayTarget, "actuator_delay"
+    ),
+    "delay_jitter": TermKind(
+        "how much later than that at most, anew in every control step",
+        "s",
+        "=+",
+        ("world",),
+        None,
+        "actuator_delay within the episode",
+    ),
+    "dropout": TermKind(
+        "share of control steps whose targets are lost; the last ones stay",
+        "1",
+        "=+",
+        ("world",),
+        None,
+        "joint targets",
+    ),
     "push": TermKind(
-        "sudden change of the base's velocity, x and y of the world", "m/s", "=+", ("world",), None
+        "sudden change of the base's velocity, x and y of the world",
+        "m/s",
+        "=+",
+        ("world",),
+        None,
+        "base velocity within the episode",
     ),
 }

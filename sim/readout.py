@@ -35,12 +35,13 @@ class Readout:
 
     Attributes:
         needs_sensors: whether the model's sensors must run.
+        gravity: ``[3]``, or ``[N, 3]`` where it differs between worlds [m/s^2].
     """
 
     def __init__(self, built: MujocoModel, batch: mujoco_batch.Batch) -> None:
         self._built = built
         self._batch = batch
-        self._gravity: Array = built.model.opt.gravity.copy()
+        self.gravity: Array = built.model.opt.gravity.copy()
         self._fixed = built.base_dof_adr < 0
         self.needs_sensors: bool = needs_sensors(built)
         self._bind()
@@ -101,11 +102,13 @@ class Readout:
             gyro = motion[:, self._base_dq + 3 : self._base_dq + 6]
             linear_w = motion[:, self._base_dq : self._base_dq + 3]
             lin_vel_b = np.einsum("nji,nj->ni", rotation, linear_w)
+        with np.errstate(invalid="ignore"):  # a broken time is found below
+            stamp_ns = np.rint(motion[:, 0] * 1e9).astype(np.int64)
         foot_position = self._site[:, self._foot_site].copy()
         foot_contact, body_contact = self._touching()
         return WorldState(
             robot=RobotState(
-                stamp_ns=np.rint(motion[:, 0] * 1e9).astype(np.int64),
+                stamp_ns=stamp_ns,
                 q=motion[:, self._q],
                 dq=motion[:, self._dq],
                 tau=self.effort[:, self._dof].copy(),
@@ -125,9 +128,9 @@ class Readout:
     def _specific_force(self, rotation: Array, gyro: Array) -> Array:
         """``[N, 3]`` what an accelerometer feels: R^T (a - g) + alpha x r + w x (w x r)."""
         if self._fixed:
-            return np.einsum("nji,j->ni", rotation, -self._gravity)
+            return np.einsum("nji,nj->ni", rotation, np.broadcast_to(-self.gravity, (len(gyro), 3)))
         first = self._built.base_dof_adr
-        force_w = self.qacc[:, first : first + 3] - self._gravity
+        force_w = self.qacc[:, first : first + 3] - self.gravity
         force_b = np.einsum("nji,nj->ni", rotation, force_w)
         if self._imu_b.any():
             alpha = self.qacc[:, first + 3 : first + 6]

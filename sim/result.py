@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ class StepResult:
         reward_parts: ``[N]`` for every reward term, weighted; they add up to the reward.
         episode: ``[n]`` each, of the episodes that ended: ``return``, ``length`` (steps),
             ``fallen``, ``body_contact``, ``diverged``, and ``reward/<term>``, the sum of each part.
+        clamped: joint -> ``[N]`` whether the robot's limits moved its target; empty for a task
+            without a filter.
     """
 
     obs: Observations
@@ -40,3 +42,4 @@ class StepResult:
     final_obs: Observations
     reward_parts: dict[str, Float32]
     episode: dict[str, NDArray[np.generic]]
+    clamped: dict[str, Mask] = field(default_factory=dict[str, Mask])

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from real.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sim.arm_terms import ReachInput
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -25,7 +29,7 @@ class RewardInput:
 
     Attributes:
         dt: control period [s].
-        command: ``[N, C]`` what the action answered: (vx, vy, wz) [m/s, m/s, rad/s], or
+        command: ``[N, C]`` what the action answered: (vx, vy, wz) [m/s, m/s, rad/s], a pose, or
             nothing, C = 0.
         moving: ``[N]`` whether that command asks for motion.
         lin_vel_b: ``[N, 3]`` base linear velocity in the base frame [m/s].
@@ -53,6 +57,8 @@ class RewardInput:
         body_contact: ``[N]`` whether anything but a foot touches the ground.
         fallen: ``[N]`` whether the robot has fallen, or a joint left the bounds of the task,
             whatever the task does about it.
+        clamped: ``[N, A]`` whether the robot's limits moved the target of this step.
+        reach: what the end effector did, of a task that commands poses; else None.
     """
 
     dt: float
@@ -81,6 +87,8 @@ class RewardInput:
     foot_air_s: Array
     body_contact: Mask
     fallen: Mask
+    clamped: Mask
+    reach: ReachInput | None = None
 
 
 def _sum_of_squares(x: Array) -> Array:
@@ -213,6 +221,11 @@ def action_smoothness(x: RewardInput) -> Array:
     return _sum_of_squares(x.action - 2.0 * x.action_1 + x.action_2)
 
 
+def clamped(x: RewardInput) -> Array:
+    """Share of the joints whose target the robot's limits moved [1]. Needs ``filter: on``."""
+    return x.clamped.mean(axis=1)
+
+
 # ------------------------------------------------------------------ the feet
 
 
@@ -285,7 +298,7 @@ FOUR_FEET: frozenset[str] = frozenset({"trot"})
 Term = Callable[..., Array]
 
 #: Terms that mean nothing without a velocity command.
-FOLLOW_A_COMMAND = frozenset(
+FOLLOW_A_VELOCITY = frozenset(
     {"track_lin_vel", "track_ang_vel", "feet_air_time", "foot_clearance", "trot"}
 )
 
@@ -311,6 +324,7 @@ TERMS: dict[str, Term] = {
         actuated_vel,
         action_rate,
         action_smoothness,
+        clamped,
         feet_air_time,
         foot_slip,
         foot_clearance,

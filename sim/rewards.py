@@ -14,10 +14,15 @@ from pydantic import Field
 
 from real.config import Config
 from real.errors import ConfigError, nearest
-from sim.reward_terms import FOUR_FEET, TERMS, RewardInput
+from sim.arm_terms import ARM_TERMS
+from sim.reward_terms import FOUR_FEET, RewardInput
+from sim.reward_terms import TERMS as COMMON_TERMS
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+
+#: Every reward term: the vocabulary of ``rewards:``.
+TERMS = {**COMMON_TERMS, **ARM_TERMS}
 
 
 class RewardConfig(Config):
@@ -43,19 +48,22 @@ def check_rewards(rewards: dict[str, RewardConfig]) -> dict[str, RewardConfig]:
         if name not in TERMS:
             raise ConfigError(
                 f"reward term {name!r} is not known{nearest(name, TERMS)}; "
-                f"known: {', '.join(TERMS)}"
+                f"known: {', '.join(TERMS)}",
+                key=(name,),
             )
         known = parameters(name)
         for key in config.params:
             if key not in known:
                 raise ConfigError(
                     f"reward term {name!r} has no parameter {key!r}{nearest(key, known)}; "
-                    f"it has: {', '.join(known) or 'none'}"
+                    f"it has: {', '.join(known) or 'none'}",
+                    key=(name, "params", key),
                 )
         sigma = config.params.get("sigma", 1.0)
         if sigma <= 0.0:
             # The width of a kernel: zero divides by it, and a negative one rewards the error.
-            raise ConfigError(f"reward term {name!r}: sigma is {sigma:g}, expected a number > 0")
+            said = f"reward term {name!r}: sigma is {sigma:g}, expected a number > 0"
+            raise ConfigError(said, key=(name, "params", "sigma"))
     return rewards
 
 
@@ -68,13 +76,19 @@ class RewardTable:
         rewards: weight and parameters by name.
         control_dt_s: control period [s].
         feet: F, number of feet of the robot.
+        extra: parts that :meth:`compute` leaves at zero for somebody else to fill in, at the end.
 
     Raises:
         ConfigError: a term is unknown, or means nothing for a robot of so many feet.
     """
 
     def __init__(
-        self, rewards: dict[str, RewardConfig], *, control_dt_s: float, feet: int = 4
+        self,
+        rewards: dict[str, RewardConfig],
+        *,
+        control_dt_s: float,
+        feet: int = 4,
+        extra: tuple[str, ...] = (),
     ) -> None:
         check_rewards(rewards)
         used = {name: config for name, config in rewards.items() if config.weight != 0.0}
@@ -84,7 +98,7 @@ class RewardTable:
                     f"reward term {name!r} needs a robot on four feet; this one has {feet}: give "
                     "the term weight 0 or remove it"
                 )
-        self.names: tuple[str, ...] = tuple(used)
+        self.names: tuple[str, ...] = (*used, *extra)
         self._terms = [(TERMS[name], dict(config.params)) for name, config in used.items()]
         # reward = dt * sum(weight * term)
         self._factors: Array = control_dt_s * np.array([c.weight for c in used.values()])
@@ -101,8 +115,9 @@ class RewardTable:
             ``[K, N]``, K parts in the order of :attr:`names`. A part that is not finite stays so:
             the env ends that world.
         """
-        parts = np.empty((len(self._terms), x.height.shape[0]))
-        for row, factor, (term, params) in zip(parts, self._factors, self._terms, strict=True):
+        parts = np.zeros((len(self.names), x.height.shape[0]))
+        rows = parts[: len(self._terms)]
+        for row, factor, (term, params) in zip(rows, self._factors, self._terms, strict=True):
             np.multiply(term(x, **params), factor, out=row)
         if diverged.any():
             self.void(parts, diverged)
@@ -110,5 +125,7 @@ class RewardTable:
 
     def void(self, parts: Array, diverged: Mask) -> None:
         """Replace the parts ``[K, N]`` of diverged worlds in place; see :meth:`compute`."""
-        for row, factor, name in zip(parts, self._factors, self.names, strict=True):
-            row[diverged] = factor if name == "termination" else 0.0
+        parts[:, diverged] = 0.0
+        if "termination" in self.names:
+            index = self.names.index("termination")
+            parts[index, diverged] = self._factors[index]

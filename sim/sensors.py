@@ -1,11 +1,14 @@
-"""Imperfect sensors: white noise and a bias per episode, on signals, before anything observes them.
+"""Imperfect sensors: noise, bias, drift, delay and more, on signals, before anything observes them.
 
 In a task file::
 
     sensors:
       q: {noise: 0.01, bias: 0.01}          # rad
       gyro: {noise: 0.05}                   # rad/s
-      orientation: {noise: 0.02, bias: 0.02}    # rad, a small tilt
+      orientation: {noise: 0.02, bias: 0.02, walk: 0.001}    # rad, a small tilt
+      dq: {quantum: 0.01, delay_s: [0.0, 0.01], jitter_s: 0.002, dropout: 0.01}
+      acc: {rate_hz: 25}                    # measured every other step of 20 ms
+      imu_frame: 0.02                       # rad, how well the IMU is mounted
 
 Noise of many steps is drawn at once: a call of the generator per world and step would cost more
 than the rest of the sensors.
@@ -23,15 +26,20 @@ from pydantic import Field, model_validator
 
 from real.config import Config, parse_config
 from real.errors import ConfigError, FerryError
-from real.frames import multiply, normalize
+from real.frames import multiply, normalize, rotate_inverse
 from real.signals import RobotState
 from sim.engine import Array, Ids
+from sim.transport import Transport
 
 State = dict[str, NDArray[np.generic]]
 NotNegative = Annotated[float, Field(ge=0.0)]
 
 #: Control steps whose noise is drawn at once.
 BLOCK = 32
+
+
+#: Signals in the order of their columns.
+SIGNALS = ("q", "dq", "gyro", "acc", "orientation")
 
 
 class SignalConfig(Config):
@@ -41,6 +49,32 @@ class SignalConfig(Config):
     bias: NotNegative = Field(
         default=0.0, description="constant within an episode, uniform in +-bias"
     )
+    walk: NotNegative = Field(
+        default=0.0, description="drift of the bias: standard deviation after a second"
+    )
+    quantum: NotNegative = Field(default=0.0, description="step of the sensor's scale")
+    delay_s: tuple[NotNegative, NotNegative] = Field(
+        default=(0.0, 0.0), description="age of what is reported, low and high of an episode's [s]"
+    )
+    jitter_s: NotNegative = Field(default=0.0, description="up to so much older in each step [s]")
+    rate_hz: float | None = Field(
+        default=None, gt=0.0, description="measurements per second; null for one in each step"
+    )
+    dropout: float = Field(
+        default=0.0, ge=0.0, lt=1.0, description="share of measurements lost; the last one stays"
+    )
+
+    @property
+    def travels(self) -> bool:
+        """Whether something happens to it that lasts longer than a step."""
+        errors = (self.walk, self.quantum, self.delay_s[1], self.jitter_s, self.dropout)
+        return any(errors) or self.rate_hz is not None
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.delay_s[0] > self.delay_s[1]:
+            raise ConfigError(f"delay_s {self.delay_s} is empty: the low end is above the high end")
+        return self
 
 
 class SensorConfig(Config):
@@ -51,19 +85,25 @@ class SensorConfig(Config):
     gyro: SignalConfig | None = Field(default=None, description="angular velocity [rad/s]")
     acc: SignalConfig | None = Field(default=None, description="specific force [m/s^2]")
     orientation: SignalConfig | None = Field(default=None, description="tilt and heading [rad]")
+    imu_frame: NotNegative = Field(
+        default=0.0,
+        description="IMU turned in its mount, each axis uniform in +-this, per episode [rad]",
+    )
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
-        for name in type(self).model_fields:
+        for name in SIGNALS:
             signal: SignalConfig | None = getattr(self, name)
-            if signal is not None and signal.noise == signal.bias == 0.0:
+            if signal is not None and signal.noise == signal.bias == 0.0 and not signal.travels:
                 raise ConfigError(
                     f"sensors.{name} has neither noise nor bias: it changes nothing; remove it"
                 )
+        if self.orientation is not None and self.orientation.quantum:
+            raise ConfigError("sensors.orientation has no scale that a quantum could be a step of")
         return self
 
 
-_FIELDS = {"q": "q", "dq": "dq", "gyro": "gyro_b", "acc": "acc_b"}
+_FIELDS = {"q": "q", "dq": "dq", "gyro": "gyro_b", "acc": "acc_b", "orientation": "quat_wb"}
 
 
 class Sensors:
@@ -76,6 +116,7 @@ class Sensors:
         num: N.
         rngs: one generator per world.
         joints: J.
+        control_dt_s: control period [s], between two calls of :meth:`sense`.
 
     Raises:
         ConfigError: a signal is unknown, a number wrong, or an entry changes nothing.
@@ -88,6 +129,7 @@ class Sensors:
         rngs: Sequence[np.random.Generator],
         *,
         joints: int,
+        control_dt_s: float = 0.02,
     ) -> None:
         if len(rngs) != num:
             raise ValueError(f"{len(rngs)} generators for {num} worlds; expected one each")
@@ -98,33 +140,45 @@ class Sensors:
         self._columns: dict[str, slice] = {}
         std: list[float] = []
         bias: list[float] = []
-        for name in SensorConfig.model_fields:
+        paths: dict[str, tuple[str, SignalConfig, int]] = {}
+        for name in SIGNALS:
             signal: SignalConfig | None = None if config is None else getattr(config, name)
             if signal is not None:
                 size = joints if name in ("q", "dq") else 3
+                if signal.travels:
+                    paths[name] = (_FIELDS[name], signal, size)
                 self._columns[name] = slice(len(std), len(std) + size)
                 std += [signal.noise] * size
                 bias += [signal.bias] * size
+        self._transport = Transport(paths, num, rngs, dt=control_dt_s) if paths else None
+        self._frame_max = 0.0 if config is None else config.imu_frame
+        self._frame: Array = np.tile([1.0, 0.0, 0.0, 0.0], (num, 1))
+        self._perfect = not self._columns and not self._frame_max
         self._std: Array = np.array(std)
         self._bias_max: Array = np.array(bias)
         self._bias: Array = np.zeros((num, len(std)))
         self._first: Array = np.zeros((num, len(std)))
         self._noise: NDArray[np.float32] = np.zeros((num, BLOCK, len(std)), dtype=np.float32)
-        self._next = BLOCK  # all of the block is used up
+        # How much of its block a world has used up. Every episode begins a new one, so that its
+        # noise follows from where the generator stood, whatever the other worlds do.
+        self._next: NDArray[np.intp] = np.full(num, BLOCK)
+        self._everyone: Ids = np.arange(num)
 
     def reset(self, rows: Ids) -> None:
         """Draw biases for new episodes of worlds ``rows``, and the noise of their first states."""
-        if not self._columns:
+        if self._perfect:
             return
         size = self._std.size
         for row in rows.tolist():
             rng = self._rngs[row]
             self._bias[row] = self._bias_max * rng.uniform(-1.0, 1.0, size)
             self._first[row] = self._std * rng.standard_normal(size)
-
-    def forget(self) -> None:
-        """Throw away noise drawn in advance, so that reseeded generators count from now on."""
-        self._next = BLOCK
+            if self._frame_max:
+                half = 0.5 * self._frame_max * rng.uniform(-1.0, 1.0, 3)
+                self._frame[row] = normalize(np.concatenate([[1.0], half])[None])[0]
+        self._next[rows] = BLOCK
+        if self._transport is not None:
+            self._transport.reset(rows)
 
     def sense(self, state: RobotState) -> RobotState:
         """What is reported of a control step; to be called once per step.
@@ -132,13 +186,14 @@ class Sensors:
         Args:
             state: the true signals of N robots; returned as it is by perfect sensors.
         """
-        if not self._columns:
+        if self._perfect:
             return state
-        if self._next == BLOCK:
-            self._draw_block()
-        errors = self._bias + self._noise[:, self._next]
+        used_up = np.flatnonzero(self._next == BLOCK)
+        if used_up.size:
+            self._draw_blocks(used_up)
+        errors = self._bias + self._noise[self._everyone, self._next]
         self._next += 1
-        return self._disturb(state, errors)
+        return self._report(state, errors, self._everyone)
 
     def sense_rows(self, state: RobotState, rows: Ids, before: RobotState) -> RobotState:
         """What is reported once worlds ``rows`` are reset; does not count as a step.
@@ -151,20 +206,36 @@ class Sensors:
         Returns:
             New arrays, N robots.
         """
-        if not self._columns:
+        if self._perfect:
             return state
-        n = {name: value[rows] for name, value in vars(state).items()}
-        fresh = self._disturb(RobotState(**n), self._bias[rows] + self._first[rows])
-        merged = {name: value.copy() for name, value in vars(before).items()}
+        n = {name: value[rows] for name, value in state.reported().items()}
+        fresh = self._report(RobotState(**n), self._bias[rows] + self._first[rows], rows)
+        merged = {name: value.copy() for name, value in before.reported().items()}
         for name, value in merged.items():
             value[rows] = getattr(fresh, name)
         return RobotState(**merged)
 
-    def _draw_block(self) -> None:
-        for rng, block in zip(self._rngs, self._noise, strict=True):
-            rng.standard_normal(out=block, dtype=np.float32)
-        self._noise *= self._std.astype(np.float32)
-        self._next = 0
+    def _draw_blocks(self, rows: Ids) -> None:
+        std = self._std.astype(np.float32)
+        for row in rows.tolist():
+            block = self._noise[row]
+            self._rngs[row].standard_normal(out=block, dtype=np.float32)
+            block *= std
+        self._next[rows] = 0
+
+    def _report(self, state: RobotState, errors: Array, rows: Ids) -> RobotState:
+        """What the sensors of worlds ``rows`` report of their n robots, errors ``[n, K]``."""
+        if self._frame_max:
+            frame = self._frame[rows]  # of the IMU in the base: v_imu = R^T v_b
+            state = replace(
+                state,
+                gyro_b=rotate_inverse(frame, state.gyro_b),
+                acc_b=rotate_inverse(frame, state.acc_b),
+                quat_wb=multiply(state.quat_wb, frame),
+            )
+        if self._columns:
+            state = self._disturb(state, errors)
+        return state if self._transport is None else self._transport.pass_on(state, rows)
 
     def _disturb(self, state: RobotState, errors: Array) -> RobotState:
         """Signals of n robots with errors ``[n, K]`` added."""
@@ -182,12 +253,18 @@ class Sensors:
 
     def state_dict(self) -> State:
         """Errors drawn in advance, and biases, copied. Generators are saved by their owner."""
-        return {
-            "bias": self._bias.copy(),
-            "first": self._first.copy(),
-            "noise": self._noise.copy(),
-            "next": np.array(self._next),
-        }
+        travel = {} if self._transport is None else self._transport.state_dict()
+        frame = {"frame": self._frame.copy()} if self._frame_max else {}
+        return (
+            travel
+            | frame
+            | {
+                "bias": self._bias.copy(),
+                "first": self._first.copy(),
+                "noise": self._noise.copy(),
+                "next": self._next.copy(),
+            }
+        )
 
     def load_state_dict(self, state: State) -> None:
         """Restore what :meth:`state_dict` gave.
@@ -203,4 +280,8 @@ class Sensors:
         self._bias[...] = state["bias"]
         self._first[...] = state["first"]
         self._noise[...] = state["noise"]
-        self._next = int(state["next"])
+        self._next[...] = state["next"]
+        if self._frame_max:
+            self._frame[...] = state["frame"]
+        if self._transport is not None:
+            self._transport.load_state_dict(state)

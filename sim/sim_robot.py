@@ -146,8 +146,14 @@ class SimRobot:
         return state
 
 
-class MujocoRobot(SimRobot):
-    """A robot in the training engine."""
+class _BuiltRobot(SimRobot):
+    """A robot that builds its own engine, as a plug-in must.
+
+    Args:
+        robot: what it shall be.
+        friction: contact friction of robot and floor.
+        hold_until_commanded: see :class:`SimRobot`.
+    """
 
     def __init__(
         self,
@@ -156,39 +162,32 @@ class MujocoRobot(SimRobot):
         friction: float = FLOOR_FRICTION,
         hold_until_commanded: bool = True,
     ) -> None:
-        """Build the engine.
+        engine = self._build(robot, friction)
+        super().__init__(engine, hold_until_commanded=hold_until_commanded)
 
-        Args:
-            robot: what it shall be.
-            friction: contact friction of robot and floor.
-            hold_until_commanded: see :class:`SimRobot`.
-        """
-        from sim.mujoco_engine import MujocoEngine  # only the engine asked for is loaded
+    @staticmethod
+    def _build(robot: RobotSpec, friction: float) -> Engine:
+        """One world. Engines are imported here, so that only the one asked for is loaded."""
+        raise NotImplementedError
+
+
+class MujocoRobot(_BuiltRobot):
+    """A robot in the training engine."""
+
+    @staticmethod
+    def _build(robot: RobotSpec, friction: float) -> Engine:
+        from sim.mujoco_engine import MujocoEngine
 
         engine = MujocoEngine(robot, 1, threads=1)
         engine.field("geom_friction")[:, engine.built.floor_geom_id, 0] = friction
-        super().__init__(engine, hold_until_commanded=hold_until_commanded)
+        return engine
 
 
-class PyBulletRobot(SimRobot):
+class PyBulletRobot(_BuiltRobot):
     """A robot in the second engine, in which no policy was trained."""
 
-    def __init__(
-        self,
-        robot: RobotSpec,
-        *,
-        friction: float = FLOOR_FRICTION,
-        hold_until_commanded: bool = True,
-    ) -> None:
-        """Build the engine.
+    @staticmethod
+    def _build(robot: RobotSpec, friction: float) -> Engine:
+        from sim.pybullet_engine import PyBulletEngine
 
-        Args:
-            robot: what it shall be.
-            friction: contact friction of robot and floor.
-            hold_until_commanded: see :class:`SimRobot`.
-        """
-        from sim.pybullet_engine import PyBulletEngine  # only the engine asked for is loaded
-
-        super().__init__(
-            PyBulletEngine(robot, 1, friction=friction), hold_until_commanded=hold_until_commanded
-        )
+        return PyBulletEngine(robot, 1, friction=friction)

@@ -6,7 +6,7 @@ sensor noise) does not shift the draws of another (say, commands).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +50,22 @@ def world_seeds(
     ]
 
 
-def make_streams(seed: int, num: int, *, stream: tuple[int, int] = (0, 0)) -> dict[str, Generators]:
-    """One list of N generators per purpose; see :func:`world_seeds`."""
-    seeds = world_seeds(seed, num, stream=stream)
+def make_streams(
+    seed: int | Sequence[int], num: int, *, stream: tuple[int, int] = (0, 0)
+) -> dict[str, Generators]:
+    """One list of N generators per purpose; see :func:`world_seeds`.
+
+    With N seeds world i draws what the only world of an env with ``seed[i]`` draws.
+
+    Raises:
+        ValueError: a seed is negative, or there are not N.
+    """
+    if isinstance(seed, int | np.integer):
+        seeds = world_seeds(int(seed), num, stream=stream)
+    elif len(seed) != num:
+        raise ValueError(f"{len(seed)} seeds for {num} worlds; expected one for each")
+    else:
+        seeds = [world_seeds(int(each), 1, stream=stream)[0] for each in seed]
     return {
         purpose: [np.random.Generator(np.random.PCG64(world[purpose])) for world in seeds]
         for purpose in PURPOSES
@@ -64,6 +77,15 @@ def reseed(generators: Generators, other: Generators) -> None:
     if len(generators) != len(other):
         raise ValueError(f"{len(other)} generators for a list of {len(generators)}")
     generators[:] = other
+
+
+def restart(
+    streams: Mapping[str, Generators], seed: int, *, stream: tuple[int, int] = (0, 0)
+) -> None:
+    """Begin all streams of :func:`make_streams` anew, from another seed."""
+    num = len(next(iter(streams.values())))
+    for purpose, fresh in make_streams(seed, num, stream=stream).items():
+        reseed(streams[purpose], fresh)
 
 
 def pack_streams(generators: Sequence[np.random.Generator]) -> NDArray[np.uint64]:

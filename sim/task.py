@@ -15,18 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
-from real.action import ActionSpec
-from real.config import Config, load_config
+from real.action import ActionKind, ActionSpec
+from real.config import Config, InOrder, load_config
 from real.errors import ConfigError, nearest
-from real.observation import SOURCES, ObservationSpec, make_term
+from real.observation import POSE_SOURCES, SOURCES, ObservationSpec, make_term
 from real.spec import RobotSpec
-from sim.commands import CommandConfig, command_limits
+from sim.arm_terms import ARM_TERMS
+from sim.commands import AnyCommandConfig, CommandConfig, command_limits
+from sim.curriculum import CurriculumConfig
 from sim.engine import InitialState
+from sim.engine_terms import EngineName, require_supported
 from sim.observe import PRIVILEGED
+from sim.pose_commands import PoseCommandConfig
 from sim.randomize import RandomizeConfig
-from sim.reward_terms import FOLLOW_A_COMMAND, TERMS
-from sim.rewards import RewardConfig, check_rewards
+from sim.reward_terms import FOLLOW_A_VELOCITY
+from sim.rewards import TERMS, RewardConfig, check_rewards
 from sim.sensors import SensorConfig
+from sim.shaping import ShapingConfig
+from sim.targets import FilterConfig
 from sim.terminations import TerminationConfig
 
 Array = NDArray[np.float64]
@@ -72,9 +78,11 @@ CriticName = Annotated[str, AfterValidator(_one_of("critic term", PRIVILEGED))]
 class SimConfig(Config):
     """Which physics and how much of it."""
 
-    engine: Literal["mujoco"] = "mujoco"
+    engine: EngineName = Field(default="mujoco", description="mujoco, or pybullet, far slower")
     worlds: int = Field(default=256, ge=1, description="N, stepped together")
-    threads: int = Field(default=0, ge=0, description="physics threads; 0 = all CPUs")
+    threads: int = Field(
+        default=0, ge=0, description="physics threads, of PyBullet processes; 0 = all CPUs"
+    )
 
 
 class ObsTermConfig(Config):
@@ -86,8 +94,12 @@ class ObsTermConfig(Config):
 
 
 class ActionConfig(Config):
-    """Bound on the network's output; scale and offset are the robot's."""
+    """Meaning and bound of the network's output; the scale is the robot's."""
 
+    kind: ActionKind = Field(
+        default="joint_position",
+        description="from the default pose, or joint_position_delta: from the observed one",
+    )
     clip: float = Field(gt=0.0, description="bound on an action before scaling [1]")
 
 
@@ -116,13 +128,16 @@ class EnvConfig(Config):
         description="whole resets start in the middle of an episode, so that time-outs spread out",
     )
     start: StartConfig = StartConfig()
-    observation: dict[ObservationName, ObsTermConfig] = Field(min_length=1)
+    observation: Annotated[dict[ObservationName, ObsTermConfig], InOrder()] = Field(min_length=1)
     critic: Annotated[tuple[CriticName, ...], AfterValidator(_no_twins)] = Field(
         default=(), description="privileged terms that follow the policy's for the critic"
     )
     action: ActionConfig
-    command: CommandConfig | None = Field(
-        description="velocity commands; null where the task asks for one thing only"
+    filter: FilterConfig = Field(
+        default=FilterConfig(), description="on: targets pass the limits of the robot's filter"
+    )
+    command: AnyCommandConfig | None = Field(
+        description="velocity or pose commands; null where the task asks for one thing only"
     )
     soft_limit: float = Field(
         default=0.9, gt=0.0, le=1.0, description="share of a joint's range that counts as inside"
@@ -130,27 +145,68 @@ class EnvConfig(Config):
     rewards: Annotated[
         dict[RewardName, RewardConfig], Field(min_length=1), AfterValidator(check_rewards)
     ]
+    shaping: ShapingConfig | None = Field(
+        default=None, description="potential-based shaping beside the rewards; null for none"
+    )
     terminations: TerminationConfig = TerminationConfig()
     randomize: RandomizeConfig = Field(default={}, description="table of random terms")
+    curriculum: CurriculumConfig | None = Field(
+        default=None, description="ranges of random terms that grow; null: whole from the start"
+    )
     sensors: SensorConfig | None = Field(default=None, description="errors; null for perfect")
     training: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _follows_what_it_is_told(self) -> Self:
-        if self.command is None:
-            lost = [f"rewards.{n}" for n in self.rewards if n in FOLLOW_A_COMMAND]
-            lost += ["observation.command"] if "command" in self.observation else []
-            if lost:
-                raise ConfigError(
-                    f"{', '.join(lost)} follow a velocity command, but the task has none "
-                    "(`command: null`): remove them, or give the command's ranges"
-                )
+        has = "none (`command: null`)"
+        if self.command is not None:
+            pose = isinstance(self.command, PoseCommandConfig)
+            has = "a pose command" if pose else "a velocity command"
+        self._require(CommandConfig, "a velocity command", FOLLOW_A_VELOCITY, has)
+        self._require(PoseCommandConfig, "a pose command", frozenset(ARM_TERMS), has)
         return self
+
+    @model_validator(mode="after")
+    def _costs_what_can_happen(self) -> Self:
+        if "clamped" in self.rewards and not self.filter.enabled:
+            raise ConfigError(
+                "rewards.clamped counts targets that the robot's limits moved, but no limits are "
+                "applied: add `filter: on`, or remove the term",
+                key=("rewards", "clamped"),
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_simulated(self) -> Self:
+        require_supported(self.sim.engine, self.randomize)
+        return self
+
+    def _require(self, kind: type, named: str, terms: frozenset[str], has: str) -> None:
+        """Refuse what follows a command of another kind than the task's."""
+        if isinstance(self.command, kind):
+            return
+        shaped = {} if self.shaping is None else self.shaping.potentials
+        lost = [f"rewards.{n}" for n in self.rewards if n in terms]
+        lost += [f"shaping.potentials.{n}" for n in shaped if n in terms]
+        if self.command is None and kind is CommandConfig and "command" in self.observation:
+            lost.append("observation.command")
+        if kind is PoseCommandConfig:
+            lost += [f"observation.{n}" for n in self.observation if n in POSE_SOURCES]
+        if lost:
+            raise ConfigError(
+                f"{', '.join(lost)} follow {named}, but the task has {has}: remove them, or give "
+                "the command's ranges"
+            )
 
     def nominal(self) -> EnvConfig:
         """The task without random terms, sensor noise and delay, from the start of an episode."""
         return self.model_copy(
-            update={"randomize": {}, "sensors": None, "randomize_episode_phase": False}
+            update={
+                "randomize": {},
+                "curriculum": None,
+                "sensors": None,
+                "randomize_episode_phase": False,
+            }
         )
 
 
@@ -185,8 +241,8 @@ def observation_spec(config: EnvConfig, robot: RobotSpec) -> ObservationSpec:
 
 
 def action_spec(config: EnvConfig, robot: RobotSpec) -> ActionSpec:
-    """Joint position offsets about the default pose."""
-    return ActionSpec.from_robot(robot, clip=config.action.clip)
+    """Joint position offsets about the default pose, or about the observed one."""
+    return ActionSpec.from_robot(robot, clip=config.action.clip, kind=config.action.kind)
 
 
 # ------------------------------------------------------------------ where an episode starts

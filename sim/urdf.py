@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,20 +17,23 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from real.errors import FerryError
-from real.frames import to_matrix
-from real.spec import JointSpec, RobotSpec
+from real.chain import read_origin
+from real.description import is_mjcf
+from real.errors import FerryError, nearest
+from real.frames import Pose
+from real.spec import RobotSpec
 from sim.inertia import (
     MASSLESS,
     Inertial,
-    Pose,
     check_moving,
     fuse,
     read_inertials,
-    read_origin,
     write_inertial,
+    write_origin,
 )
 from sim.meshes import resolve_meshes
+from sim.urdf_joints import UNLIMITED as UNLIMITED
+from sim.urdf_joints import complete_joints, lock_joints
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +44,6 @@ BASE_FRAME = "ferry_base_frame"
 
 WORLD_LINK = "world_link"
 """What a link called "world" is called in the prepared file."""
-
-UNLIMITED = 1e9
-"""Stands for "no limit" in files and engines, which take no infinity."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +104,18 @@ def prepare(robot: RobotSpec, *, visuals: bool = False) -> PreparedUrdf:
     """
     robot.require_complete()
     path = robot.description_file()
-    root_element = ElementTree.parse(path).getroot()
+    if is_mjcf(path):
+        from sim.mjcf import to_urdf  # MuJoCo, which nothing else here needs
+
+        root_element = to_urdf(path, visuals=visuals)
+    else:
+        root_element = ElementTree.parse(path).getroot()
     links = {_name(e, path): e for e in root_element.findall("link")}
     joints = {_name(e, path): e for e in root_element.findall("joint")}
+    _require_links(robot, links, path)
+    lock_joints(robot, joints, path)
+    complete_joints(robot, joints, path)
     root, carrier, in_carrier = _tree(joints, links, path)
-    _complete_joints(robot, joints, path)
     base = robot.base_link
     if carrier[base] != root:
         raise FerryError(
@@ -123,7 +129,7 @@ def prepare(robot: RobotSpec, *, visuals: bool = False) -> PreparedUrdf:
         if visuals:
             resolve_meshes(link, name, path, "visual")
     fixed_root = root if robot.base == "fixed" else None
-    inertials = read_inertials(links, path)
+    inertials = read_inertials(links, path, robot=robot)
     check_moving(inertials, carrier, fixed_root=fixed_root, path=path)
     frame = _add_base_frame(root_element, root, base_to_root)
     if robot.base == "floating":
@@ -158,6 +164,17 @@ def imu_position(robot: RobotSpec, urdf: PreparedUrdf) -> Array:
 
 
 # ------------------------------------------------------------------ the tree
+
+
+def _require_links(robot: RobotSpec, links: dict[str, ElementTree.Element], path: Path) -> None:
+    named = [robot.base_link, *robot.feet, *(link.name for link in robot.links)]
+    named += [name for name in (robot.imu_link, robot.end_effector) if name is not None]
+    for name in named:
+        if name not in links:
+            raise FerryError(
+                f"{robot.source}: {name!r} is no link of what {path} compiles to"
+                f"{nearest(name, links)}; links: {', '.join(links)}"
+            )
 
 
 def _name(element: ElementTree.Element, path: Path) -> str:
@@ -196,7 +213,7 @@ def _tree(
             if here not in parent or parent[here][1].get("type") != "fixed":
                 break
             here, joint = parent[here]
-            pose = read_origin(joint).then(pose)
+            pose = read_origin(joint, path).then(pose)
         carrier[link], in_carrier[link] = here, pose
     return roots[0], carrier, in_carrier
 
@@ -210,9 +227,7 @@ def _add_base_frame(
     joint = ElementTree.SubElement(root_element, "joint", name=f"{BASE_FRAME}_fixed", type="fixed")
     ElementTree.SubElement(joint, "parent", link=BASE_FRAME)
     ElementTree.SubElement(joint, "child", link=root)
-    xyz = " ".join(repr(float(v)) for v in base_to_root.position)
-    rpy = " ".join(repr(v) for v in _rpy(base_to_root.quat))
-    ElementTree.SubElement(joint, "origin", xyz=xyz, rpy=rpy)
+    write_origin(joint, base_to_root)
     return frame
 
 
@@ -245,79 +260,3 @@ def _carry_base_mass(
     write_inertial(frame, fuse(parts))
     for name in rigid:
         write_inertial(links[name], MASSLESS)
-
-
-def _rpy(quat: Array) -> tuple[float, float, float]:
-    """Roll, pitch, yaw of R = Rz(yaw) Ry(pitch) Rx(roll); yaw is 0 where it is not unique."""
-    r = to_matrix(quat)
-    if abs(r[2, 0]) > 1.0 - 1e-12:  # pitch +-90 degrees: only roll -+ yaw is determined
-        return math.atan2(-r[1, 2], r[1, 1]), math.copysign(math.pi / 2.0, -r[2, 0]), 0.0
-    return (
-        math.atan2(r[2, 1], r[2, 2]),
-        math.asin(-r[2, 0]),
-        math.atan2(r[1, 0], r[0, 0]),
-    )
-
-
-# ------------------------------------------------------------------ joints
-
-
-def _complete_joints(robot: RobotSpec, joints: dict[str, ElementTree.Element], path: Path) -> None:
-    """Write what the RobotSpec knows about its joints into the file's."""
-    named = {j.name: j for j in robot.joints}
-    for name, element in joints.items():
-        kind = element.get("type", "")
-        if kind == "fixed":
-            continue
-        if kind not in {"revolute", "continuous", "prismatic"}:
-            raise FerryError(
-                f"{path}: joint {name!r} is of type {kind!r}; expected revolute, continuous, "
-                "prismatic or fixed"
-            )
-        if name not in named:
-            mimic = element.find("mimic")
-            follows = "" if mimic is None else f" (it mimics {mimic.get('joint')!r})"
-            raise FerryError(
-                f"{path}: joint {name!r}{follows} is not among the joints of {robot.source}; "
-                "list it there, with `actuated: false` if it has no motor"
-            )
-        limit = element.find("limit")
-        if kind == "continuous" and limit is not None and {"lower", "upper"} & limit.attrib.keys():
-            log.warning("%s: joint %r is continuous: its position limits are ignored", path, name)
-        _complete_joint(element, named[name])
-
-
-def _complete_joint(element: ElementTree.Element, joint: JointSpec) -> None:
-    for tag in ("limit", "dynamics", "mimic", "safety_controller"):
-        for old in element.findall(tag):
-            element.remove(old)
-    ElementTree.SubElement(
-        element, "dynamics", damping=repr(joint.damping), friction=repr(joint.friction)
-    )
-    limit = {
-        "effort": repr(_finite_or(joint.tau_max, UNLIMITED)),
-        "velocity": repr(_finite_or(joint.dq_max, UNLIMITED)),
-    }
-    if limited(joint):
-        low, high = position_range(joint)
-        limit |= {"lower": repr(low), "upper": repr(high)}
-        element.set("type", "prismatic" if joint.kind == "slide" else "revolute")
-    elif joint.kind == "hinge":
-        element.set("type", "continuous")
-    else:  # lower > upper is PyBullet's "no limit"; MuJoCo's range is set from the RobotSpec
-        limit |= {"lower": "1", "upper": "-1"}
-    ElementTree.SubElement(element, "limit", limit)
-
-
-def limited(joint: JointSpec) -> bool:
-    """Whether a joint has position limits; NaN (a passive joint without any) counts as none."""
-    return math.isfinite(joint.q_min) or math.isfinite(joint.q_max)
-
-
-def position_range(joint: JointSpec) -> tuple[float, float]:
-    """Lower and upper limit [rad or m], a large number on a side without one."""
-    return _finite_or(joint.q_min, -UNLIMITED), _finite_or(joint.q_max, UNLIMITED)
-
-
-def _finite_or(value: float, other: float) -> float:
-    return value if math.isfinite(value) else other

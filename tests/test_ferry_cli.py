@@ -16,12 +16,14 @@ from typer.testing import CliRunner, Result
 
 import ferry
 from real.errors import FerryError
+from training.suites import SUITES
 
 ROOT = Path(ferry.__file__).parent
 BUNDLE = ROOT / "configs" / "bundles" / "a1_walk.onnx"
 COMMANDS = (
     *("demo", "train", "evaluate", "export", "inspect", "deploy", "plan", "ablate"),
     *("bench sim", "bench learner", "bench async"),
+    *("keygen", "sign"),
 )
 #: Everything that a robot computer lacks.
 HEAVY = ("torch", "mujoco", "pybullet", "gymnasium", "ray", "matplotlib", "scipy", "pandas")
@@ -64,9 +66,11 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 def test_the_commands_take_the_documented_options() -> None:
     documented = {
         "train": "--set --out --resume --minutes --steps",
-        "evaluate": "--suite --episodes --seed --which --json",
+        "evaluate": "--suite --episodes --seed --which --json --stamp",
         "export": "--out",
-        "deploy": "--robot --seconds --record",
+        "deploy": "--robot --seconds --record --trusted-keys",
+        "inspect": "--trusted-keys",
+        "sign": "--key",
         "bench sim": "--json",
         "bench learner": "--json --seconds",
         "bench async": "--json --quick --soak --soak-minutes --a1 --seeds",
@@ -308,7 +312,7 @@ def test_checking_a_json_file_leaves_it_as_it_was(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Path) -> None:
+    def interrupted(_: Path, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("deploy.bundle.read_bundle", interrupted)
@@ -317,8 +321,20 @@ def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) 
     assert result.stderr == ""
 
 
+def test_the_help_of_evaluate_names_every_suite() -> None:
+    shown = " ".join(run("evaluate", "--help").stdout.split())
+    for name in SUITES:
+        assert name in shown, name
+
+
+@pytest.mark.ros
+def test_an_option_of_no_plug_in_ends_with_2_before_anything_starts() -> None:
+    done = run("deploy", str(BUNDLE), "--robot", "loopback", "--option", "port=3")
+    assert_refused(done, "no option 'port'", "viscosity")
+
+
 def test_a_message_of_several_lines_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(_: Path) -> None:
+    def refuses(_: Path, **__: object) -> None:
         raise FerryError("this robot is another one:\n  kp: 40 and 20\n  kd: 1 and 2")
 
     monkeypatch.setattr("deploy.bundle.read_bundle", refuses)

@@ -19,6 +19,7 @@ SOURCES = sorted(
     path.relative_to(ROOT)
     for path in (
         ROOT / "ferry.py",
+        ROOT / "ferry_robot.py",
         *(found for name in PACKAGES for found in (ROOT / name).rglob("*.py")),
     )
 )
@@ -31,7 +32,10 @@ NODE_FILES = {
     "deploy/robot_node.py",
     "deploy/recorder_node.py",
     "deploy/operator_node.py",
+    "deploy/rehearsal_node.py",
     "deploy/records.py",
+    "deploy/ros2_control.py",
+    "deploy/ros2_trajectory.py",
     "deploy/state_stream.py",
 }
 LAUNCH_FILES = {"deploy/launch/robot.launch.py"}
@@ -50,7 +54,11 @@ NOT_IN_THE_BASE_INSTALL = [
 
 # Third-party modules that have one room, and the files that are it.
 HOMES: dict[str, set[str]] = {
-    "ray": {"training/cluster.py"},
+    "ray": {
+        "training/cluster.py",
+        "training/cluster_learners.py",
+        "training/ray_processes.py",
+    },
     "mcap": {"real/log.py"},
     "mcap_ros2": {"real/log.py"},
     "rclpy": NODE_FILES,
@@ -225,7 +233,8 @@ def test_the_wheel_holds_the_packages_the_front_door_and_every_shipped_configura
     tree.mkdir()
     for name in (*PACKAGES, "configs"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("ferry.py", "pyproject.toml", "README.md", "LICENSE"):
+    files = ("pyproject.toml", "setup.py", "package.xml", "README.md", "LICENSE")
+    for name in (*files, "ferry.py", "ferry_robot.py"):
         shutil.copy(ROOT / name, tree / name)
     build = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"]
     subprocess.run(

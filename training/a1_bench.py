@@ -102,12 +102,12 @@ def bench_a1(
     total = seeds * len(_RUNTIMES)
     for number in range(total):
         name, seed = _RUNTIMES[number % len(_RUNTIMES)], number // len(_RUNTIMES)
-        advance = _part(progress or silent, number, total)
-        runs[name].append(_run(name, seed, minutes=minutes, progress=advance))
+        advance = part_of(progress or silent, number, total)
+        runs[name].append(run_until(name, seed, minutes=minutes, progress=advance))
     return A1Times({name: tuple(found) for name, found in runs.items()})
 
 
-def _part(whole: ProgressFn, number: int, parts: int) -> ProgressFn:
+def part_of(whole: ProgressFn, number: int, parts: int) -> ProgressFn:
     """Progress of one of several parts as progress of all."""
 
     def advance(done: float, total: float, note: str = "") -> None:
@@ -116,22 +116,32 @@ def _part(whole: ProgressFn, number: int, parts: int) -> ProgressFn:
     return advance
 
 
-def _run(name: RuntimeName, seed: int, *, minutes: float, progress: ProgressFn) -> Reached:
-    config = load_run_config(
-        "a1_walk",
+def run_until(
+    name: RuntimeName,
+    seed: int,
+    *,
+    minutes: float,
+    progress: ProgressFn,
+    goal: float = GOAL,
+    config: str = "a1_walk",
+) -> Reached:
+    """One run of a task until it scores ``goal``, or ``minutes`` are over."""
+    task = load_run_config(
+        config,
         [
             f"training.seed={seed}",
             f"training.run.evaluate_every={_EVALUATE_EVERY}",
-            f"training.run.stop_score={GOAL}",
+            f"training.run.stop_score={goal}",
         ],
     )
     with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
         out = Path(folder, "run")
-        train(config, out, minutes=minutes, runtime=name, progress=progress)
+        train(task, out, minutes=minutes, runtime=name, progress=progress)
         return reached(
             _lines(out / "evaluations.jsonl"),
             _lines(out / "metrics.jsonl"),
             pauses=name == "serial",
+            goal=goal,
         )
 
 

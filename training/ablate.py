@@ -139,7 +139,10 @@ def ablate(
         given = [*overrides, *plan.set, *cell.overrides, f"training.seed={seed}"]
         jobs.append((cell, seed, load_run_config(task, given)))
     _require_effect(jobs, plan)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FerryError(f"cannot make the folder of the runs {out}: {error}") from error
     report = out / "report.md" if report is None else report
     results = out / "results.jsonl"
     known = _match(read_results(results), jobs, plan, results)
@@ -179,7 +182,10 @@ def read_results(path: Path) -> list[Record]:
     """
     if not path.exists():
         return []
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FerryError(f"{path}: results of runs cannot be read from it: {error}") from error
     lines = text.split("\n")
     found = []
     for number, line in enumerate(lines, 1):
@@ -187,6 +193,7 @@ def read_results(path: Path) -> list[Record]:
             continue
         try:
             data = json.loads(line)
+            data["cell"] = dict(data["cell"])
             data["curve"] = tuple(Point(**point) for point in data["curve"])
             found.append(Record(**data))
         except (ValueError, TypeError, KeyError) as error:
@@ -224,7 +231,8 @@ def _require_effect(jobs: list[tuple[Cell, int, RunConfig]], plan: AblationConfi
         read = side_by_side_config(config) if plan.runtime == "ray" else config
         twin = first.setdefault(config_hash(_read_by(read, plan.runtime)), cell)
         if twin is not cell:
-            names = [name for name, value in cell.labels.items() if twin.labels[name] != value]
+            # The same labels: one value is given twice.
+            names = [n for n, value in cell.labels.items() if twin.labels[n] != value] or plan.over
             keys = ", ".join(f"over.{name}.key ({plan.over[name].key})" for name in names)
             raise FerryError(
                 f"{dict(cell.labels)} and {dict(twin.labels)} are the same run in the runtime "
@@ -264,11 +272,17 @@ def _match(
 
 
 def _record(cell: Cell, seed: int, fingerprint: str, folder: Path) -> Record:
+    metrics = _lines(folder / "metrics.jsonl")
+    # Of the update that made a policy. Its score may come much later, where evaluators are beside.
+    made_s = {int(m["step"]): m["time/training_s"] for m in metrics if "time/training_s" in m}
     curve = tuple(
-        Point(step=int(r["step"]), seconds=float(r["training_s"]), score=float(r["score"]))
+        Point(
+            step=int(r["step"]),
+            seconds=float(made_s.get(int(r["step"]), r["training_s"])),
+            score=float(r["score"]),
+        )
         for r in _lines(folder / "evaluations.jsonl")
     )
-    metrics = _lines(folder / "metrics.jsonl")
     stats: dict[str, float] = {}
     for name in STATS:
         values = [float(m[name]) for m in metrics if m.get(name) is not None]

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from real.domain import DomainDraws
 from real.errors import FerryError
 from real.rollout import EpisodeStats, Rollout
 from sim.result import StepResult
 from sim.streams import pack_streams, unpack_streams
+from training.memory import Memory
 from training.networks import ActorCritic, NetworkConfig
 from training.snapshot import PolicySnapshot, load_snapshot
+from training.symmetry import Mirror
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -53,6 +56,15 @@ class VectorEnv(Protocol):
         ...
 
 
+@runtime_checkable
+class Randomized(Protocol):
+    """An environment that knows what its worlds drew; :class:`sim.env.VecEnv` is one."""
+
+    def drawn(self, rows: NDArray[np.intp] | None = None, /) -> DomainDraws:
+        """What worlds ``rows`` (all if None) drew for their present episodes."""
+        ...
+
+
 class ActorWorker:
     """Acts in one environment; owns it and the noise of the actions.
 
@@ -62,6 +74,7 @@ class ActorWorker:
         network: sizes of the policy that snapshots hold.
         seed: root seed of the run.
         stream: (worker, restart); what tells actors of one run apart, as for the env.
+        mirror: as the learner's; only a policy with a memory needs it here.
     """
 
     def __init__(
@@ -72,6 +85,7 @@ class ActorWorker:
         network: NetworkConfig,
         seed: int,
         stream: tuple[int, int] = (0, 0),
+        mirror: Mirror | None = None,
     ) -> None:
         self.env = env
         self.actor_id = actor_id
@@ -79,6 +93,7 @@ class ActorWorker:
             env.policy_dim, env.critic_dim, action_dim=env.action_dim, config=network
         )
         self._version: int | None = None
+        self._memory = Memory(self.policy, env.num_envs, mirror=mirror)
         key = np.random.SeedSequence(seed, spawn_key=(*stream, _NOISE_KEY, 0))
         self._rng = np.random.Generator(np.random.PCG64(key))
 
@@ -103,15 +118,19 @@ class ActorWorker:
         means = np.empty((*shape, env.action_dim), dtype=np.float32)
         noise = self._rng.standard_normal((*shape, env.action_dim), dtype=np.float32)
         log_std, distribution = self.policy.log_std.detach(), self.policy.distribution
-        actions = noise * log_std.exp().numpy()  # the mean is added step by step
+        actions = np.empty_like(means)
         steps: list[StepResult] = []
+        drawn = [(0, env.drawn())] if isinstance(env, Randomized) else []
+        remembered = self._memory.arrays()
 
         seen = env.observation
         obs[0], critic_obs[0] = seen["policy"], seen["critic"]
         for t in range(horizon):
-            means[t] = self.policy.mean(torch.from_numpy(obs[t])).numpy()
-            actions[t] += means[t]
-            actions[t] = distribution.squash(torch.from_numpy(actions[t])).numpy()
+            seen_t = torch.from_numpy(obs[t]), torch.from_numpy(critic_obs[t])
+            means[t] = self._memory.mean(*seen_t).numpy()
+            actions[t] = distribution.sample(
+                torch.from_numpy(means[t]), log_std, noise=torch.from_numpy(noise[t])
+            ).numpy()
             if not np.isfinite(actions[t]).all():
                 raise FerryError(
                     f"actor {self.actor_id!r}: policy version {snapshot.version} gives actions "
@@ -121,6 +140,9 @@ class ActorWorker:
             step = env.step(actions[t])
             obs[t + 1], critic_obs[t + 1] = step.obs["policy"], step.obs["critic"]
             steps.append(step)
+            if len(step.final_ids) and t + 1 < horizon and isinstance(env, Randomized):
+                drawn.append((t + 1, env.drawn(step.final_ids)))
+            self._memory.forget(step.terminated | step.truncated)
 
         log_probs = distribution.log_prob(
             torch.from_numpy(actions), torch.from_numpy(means), log_std
@@ -140,11 +162,17 @@ class ActorWorker:
             actor_id=self.actor_id,
             episodes=tuple(e for s in steps for e in _episodes(s)),
             reward_parts=_mean_parts(steps),
+            domain=DomainDraws.join(drawn) if drawn else None,
+            clamped=_clamped_shares(steps),
+            hidden=remembered.get("hidden"),
+            critic_hidden=remembered.get("critic_hidden"),
+            mirror_hidden=remembered.get("mirror_hidden"),
         )
 
     def state_dict(self) -> Arrays:
-        """Generator and env, as flat arrays: with them the next rollout is the same, bit by bit."""
+        """Generator, env and memory, flat: with them the next rollout is the same, bit by bit."""
         out = {f"env.{name}": value for name, value in self.env.state_dict().items()}
+        out |= {f"memory.{name}": value for name, value in self._memory.arrays().items()}
         out["noise"] = pack_streams([self._rng])
         return out
 
@@ -159,10 +187,13 @@ class ActorWorker:
         unpack_streams([self._rng], state["noise"].astype(np.uint64))
         # Another run may have given the same number to another policy.
         self._version = None
-        prefix = "env."
-        self.env.load_state_dict(
-            {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
-        )
+        self._memory.load(_part(state, "memory."))
+        self.env.load_state_dict(_part(state, "env."))
+
+
+def _part(state: Arrays, prefix: str) -> Arrays:
+    """The entries whose names begin with ``prefix``, without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def _final_rows(
@@ -200,3 +231,12 @@ def _mean_parts(steps: list[StepResult]) -> dict[str, float]:
     return {
         name: float(np.mean([step.reward_parts[name].mean() for step in steps])) for name in names
     }
+
+
+def _clamped_shares(steps: list[StepResult]) -> dict[str, float]:
+    """Joint -> share of its targets that the limits moved, over all steps and worlds."""
+    names = steps[0].clamped
+    if not names:
+        return {}
+    moved = np.array([list(step.clamped.values()) for step in steps])  # [T, A, N]
+    return dict(zip(names, moved.mean(axis=(0, 2)).tolist(), strict=True))

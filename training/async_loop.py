@@ -22,6 +22,7 @@ from training.crew import ActorCrew
 from training.learner import Learner
 from training.load import Totals, load_between
 from training.loop import Runtime, reward_metrics
+from training.parallel import LearnerLostError
 from training.queue import Admitted, LagStats, QueueClosed, RolloutQueue
 from training.roles import Engine, RestartBudget
 from training.run_config import RuntimeConfig
@@ -81,6 +82,7 @@ class AsyncRuntime(Runtime):
         )
         self._budget = RestartBudget(config.max_restarts, config.restart_window_s, clock=clock)
         self._starts = [0] * actors
+        self._unused_starts: list[int] = []  # of more actors that a run before this one had
         self._lock = threading.Lock()  # of all that both threads touch
         self._crew: ActorCrew | None = None
         self._thread: threading.Thread | None = None
@@ -93,6 +95,7 @@ class AsyncRuntime(Runtime):
         self._acted: deque[int] = deque(maxlen=_LAGS)
         self._publications = 0
         self._last: Rollout | None = None
+        self._kept: list[Admitted] = []
         self._first_version = 0
         self._newest = learner.snapshot()
         self.idle_evaluators: Callable[[], float] | None = None
@@ -149,18 +152,24 @@ class AsyncRuntime(Runtime):
         """See :class:`training.loop.Runtime`."""
         if self._crew is None:
             self.start()
-        begun = time.perf_counter()
-        admitted = self._await(stop)
-        if admitted is None:
-            return None
-        ready = time.perf_counter()
-        if self._last is None:
-            self._begin()  # until now processes were starting, which is nobody's idle time
-        else:
-            self._waited_s += ready - begun
-        rollouts = [a.rollout for a in admitted]
-        weights = [a.weight for a in admitted]
-        snapshot, metrics = self.learner.update(rollouts, weights=weights)
+        while True:
+            begun = time.perf_counter()
+            admitted = self._await(stop)
+            if admitted is None:
+                return None
+            ready = time.perf_counter()
+            if self._last is None:
+                self._begin()  # until now processes were starting, which is nobody's idle time
+            else:
+                self._waited_s += ready - begun
+            rollouts = [a.rollout for a in admitted]
+            try:
+                snapshot, metrics = self.learner.update(
+                    rollouts, weights=[a.weight for a in admitted]
+                )
+                break
+            except LearnerLostError:
+                self._kept = admitted  # nothing was learned from them: again, with all learners
         if snapshot.version - self._newest.version >= self.throttle.settings.publish_every:
             self._publish(snapshot)
         done = time.perf_counter()
@@ -194,6 +203,11 @@ class AsyncRuntime(Runtime):
                 raise self._failure
             if stop is not None and stop.is_set():
                 return None
+            if not self.learner.ready(_LOOK_S):
+                continue
+            if self._kept:
+                kept, self._kept = self._kept, []
+                return kept
             try:
                 found = self.queue.take(self._per_update, self.learner.version, timeout_s=_LOOK_S)
             except QueueClosed:
@@ -247,6 +261,7 @@ class AsyncRuntime(Runtime):
     # Episodes of every rollout that arrives count, learned from or not.
 
     def _note_rollout(self, rollout: Rollout) -> None:
+        self.learner.expect(rollout)
         with self._lock:
             self._episodes.add(rollout)
 
@@ -265,17 +280,10 @@ class AsyncRuntime(Runtime):
     def totals(self) -> Totals:
         """What happened so far."""
         assert self._crew is not None
-        counts, times = self.queue.counts, self._crew.times
+        counts, times, now = self.queue.counts, self._crew.times, self._clock()
         with self._lock:
-            return Totals(
-                counts,
-                times,
-                self._waited_s,
-                self._clock(),
-                self._publications,
-                self._lag_count,
-                self._lag_sum,
-            )
+            lags = self._lag_count, self._lag_sum
+            return Totals(counts, times, self._waited_s, now, self._publications, *lags)
 
     def _load(self) -> Load:
         """What happened since the throttle's last decision."""
@@ -292,7 +300,8 @@ class AsyncRuntime(Runtime):
 
     def _actor_state(self) -> Arrays:
         starts = self._starts if self._crew is None else self._crew.starts
-        return {"starts": np.array([n + 1 for n in starts], dtype=np.int64)}
+        counts = [n + 1 for n in starts] + self._unused_starts
+        return {"starts": np.array(counts, dtype=np.int64)}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See :class:`training.loop.Runtime`. All worlds begin anew: none has an episode yet."""
@@ -303,8 +312,9 @@ class AsyncRuntime(Runtime):
     def _restore_actors(self, state: Arrays, *, source: str) -> None:
         """Actors begin new episodes with random numbers that nobody drew before."""
         before = [int(n) for n in state["starts"]] if "starts" in state else [1]
-        kept = before + [0] * (len(self._starts) - len(before))
-        self._starts = kept[: len(self._starts)]
+        actors = len(self._starts)
+        kept = before + [0] * (actors - len(before))
+        self._starts, self._unused_starts = kept[:actors], kept[actors:]
         self._newest = self.learner.snapshot()
 
     def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -13,6 +13,7 @@ from real.errors import FerryError
 from real.spec import load_robot
 from sim import bench
 from sim.task import action_spec, observation_spec
+from training.memory import Memory
 from training.networks import ActorCritic
 from training.progress import ProgressFn, silent
 from training.run_config import RunConfig, load_run_config
@@ -72,14 +73,20 @@ def acting_policy(task: RunConfig) -> bench.PolicyFn:
         shipped = OnnxPolicy(read_bundle(config_path(BUNDLE)))
     except FerryError:
         shipped = None
-    if shipped is not None and shipped.contract.observation == wanted:
+    known = shipped is not None and shipped.contract.observation == wanted
+    if shipped is not None and known and shipped.contract.state is None:
         return lambda obs: shipped.infer(obs)[0]
     network = ActorCritic(
         wanted.dim, 1, action_dim=action_spec(task, robot).dim, config=task.training.network
     ).eval()
 
+    memory: Memory | None = None
+
     @torch.no_grad()
     def act(obs: NDArray[np.float32]) -> NDArray[np.float32]:
-        return network.mean(torch.from_numpy(obs)).numpy()
+        # Nobody says here when episodes end: to an untrained network, and to its speed, it is one.
+        nonlocal memory
+        memory = memory or Memory(network, len(obs))
+        return memory.mean(torch.from_numpy(obs)).numpy()
 
     return act

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,21 +24,68 @@ def bench_sim(
     worlds: Annotated[int | None, typer.Option(min=1, help="Parallel worlds.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Physics threads.")] = None,
     seconds: Annotated[float, typer.Option(min=1.0, help="About how long to measure.")] = 20.0,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Also: time per world-step of 64 to 4096 worlds.")
+    ] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also: Ant-v5, against EnvPool and Gymnasium.")
+    ] = False,
 ) -> None:
     """Control steps per second of the full env, and of raw mujoco.batch replaying the same run.
 
-    Example: `ferry bench sim --json`
+    Example: `ferry bench sim --json`, or `ferry bench sim --sweep --peers`
     """
     from training.bench import bench_sim as run
     from training.progress import bar
 
     with bar("benchmark") as progress:
-        result = run(config, worlds=worlds, threads=threads, seconds=seconds, progress=progress)
+        result: dict[str, Any] = dict(
+            run(config, worlds=worlds, threads=threads, seconds=seconds, progress=progress)
+        )
+    if sweep:
+        from sim.sweep import sweep as run_sweep
+
+        with bar("64 to 4096 worlds") as progress:
+            tell = progress
+            result |= run_sweep(
+                config, threads=threads or 0, seconds=seconds, progress=lambda d, t: tell(d, t)
+            )
+    if peers:
+        from training.ant_bench import bench_ant
+
+        with bar("Ant-v5") as progress:
+            result |= bench_ant(
+                worlds=worlds or 256, threads=threads, seconds=seconds, progress=progress
+            )
     if as_json:
         typer.echo(json.dumps(result))
         return
-    shown = {k: f"{v:,.3f}" if isinstance(v, float) else str(v) for k, v in result.items()}
-    print_table("Simulation speed", shown)
+    print_table("Simulation speed", flat_rows(result))
+
+
+@app.command("train")
+def bench_train(
+    as_json: AsJson = False,
+    peers: Annotated[
+        bool, typer.Option("--peers", help="Also Stable-Baselines3 and rsl_rl, if installed.")
+    ] = False,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each learner.")] = 3,
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="How long each run may take, evaluation included.")
+    ] = 15.0,
+    config: Annotated[str, typer.Option(help="The task to learn.")] = "a1_walk",
+) -> None:
+    """Wall time until A1 tracks at 0.9, without the time of evaluation; hours with --peers.
+
+    Example: `ferry bench train --peers --json`
+    """
+    from training.progress import bar
+    from training.train_bench import bench_train as run
+
+    with bar("training") as progress:
+        times = run(peers=peers, seeds=seeds, minutes=minutes, config=config, progress=progress)
+    quiet = write_json(times.as_json(), _stdout(as_json))
+    print_table("Time until A1 tracks at 0.9", times.rows(), to_stderr=quiet)
 
 
 @app.command("learner")
@@ -88,6 +136,8 @@ def bench_async(
     from training.async_result import HEADER
     from training.progress import bar
 
+    if find_spec("ray") is None:  # before a bar says that something is measured
+        raise ModuleNotFoundError("No module named 'ray'", name="ray")
     if soak and a1:
         raise FerryError("--soak and --a1 are measured one at a time; give one of them")
     if soak:
@@ -117,3 +167,14 @@ def bench_async(
 
 def _stdout(as_json: bool) -> Path | None:
     return Path("-") if as_json else None
+
+
+def flat_rows(result: dict[str, Any]) -> dict[str, str]:
+    """Numbers for a table; what is nested has its keys joined by a space."""
+    rows: dict[str, str] = {}
+    for key, value in result.items():
+        if isinstance(value, dict):
+            rows |= {f"{key} {name}": text for name, text in flat_rows(value).items()}
+        else:
+            rows[key] = f"{value:,.3f}" if isinstance(value, float) else str(value)
+    return rows

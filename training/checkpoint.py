@@ -105,6 +105,7 @@ def save_checkpoint(root: Path, checkpoint: Checkpoint) -> Path:
     temporary = root / f".writing_{checkpoint.name}_{os.getpid()}"
     try:
         root.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(temporary, _replaced(final))
         temporary.mkdir()
         digests: dict[str, str] = {}
         for field, file in _FILES.items():
@@ -272,11 +273,27 @@ def _put_in_place(temporary: Path, final: Path) -> None:
     Between the two renames there is none: :func:`recover_checkpoints` mends what is left by a
     process that is killed there.
     """
-    old = final.with_name(f"{_REPLACED}{final.name}_{os.getpid()}")
+    old = _replaced(final)
     if final.exists():
         final.rename(old)
     temporary.rename(final)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _replaced(final: Path) -> Path:
+    """Where a checkpoint goes that makes way for another of the same step."""
+    return final.with_name(f"{_REPLACED}{final.name}_{os.getpid()}")
+
+
+def _remove_leftovers(*folders: Path) -> None:
+    """Of a process that was killed while writing and had this one's number.
+
+    In a container every process has the same, and a repeatable run comes to the same step again.
+    """
+    recover_checkpoints(folders[0].parent)
+    for folder in folders:
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def _runs_elsewhere(pid: str) -> bool:

@@ -1,7 +1,12 @@
-"""The asynchronous runtime's processes, on Ray: the only file that knows it.
+"""The asynchronous runtime's processes, on Ray; other learners: :mod:`training.cluster_learners`.
 
-Actors, evaluators and the store of weights are Ray actors, on this machine or on a cluster. What
-they exchange is NumPy. Every wait has a deadline.
+Actors, evaluators and the store of weights are Ray actors, on this machine or on a cluster:
+
+* the learner is the process that calls :func:`ray_engine`; the store of weights is beside it;
+* everybody else has a CPU to itself, on the machine that :mod:`training.placement` says;
+* whoever replaces one of them, on a machine that is lost say, is placed anew among the living.
+
+What they exchange is NumPy. Every wait has a deadline.
 """
 
 # Ray is an extra; without it nothing here is imported.
@@ -13,7 +18,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -22,18 +26,18 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import RayError
 
 from real.errors import FerryError
 from real.rollout import Rollout
 from training.actor import ActorWorker
-from training.roles import RoleFailed, ScoreRequest, Task, actor_id
+from training.ray_processes import FETCH_S, UNRECORDED, Processes, fetch, on, where
+from training.roles import ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
+from training.symmetry import Mirror
 
 log = logging.getLogger(__name__)
 
-#: How long to wait for what should be there [s].
-_FETCH_S = 30.0
 #: How long an actor waits for the store's answer before it goes on with the weights it has [s].
 _ANSWER_S = 0.05
 #: How long a cluster's head may take to accept a connection [s].
@@ -42,9 +46,6 @@ _REACH_S = 10.0
 _REMIND_S = 0.5
 #: Smallest shared memory that Ray starts with [bytes].
 _MIN_STORE = 100 * 2**20
-#: Ray's head keeps a record of the last hundred thousand calls, for a dashboard that nobody
-#: starts here: a run's memory would grow for hours.
-_UNRECORDED = {"enable_task_events": False}
 
 
 class _Store:
@@ -60,9 +61,6 @@ class _Store:
 
     def newer_than(self, version: int) -> list[Any]:
         return self._refs if self._version > version else []
-
-    def pid(self) -> int:
-        return os.getpid()
 
 
 class _Feed:
@@ -89,7 +87,7 @@ class _Feed:
             try:
                 refs: Any = ray.get(ready[0], timeout=_ANSWER_S)
                 if refs:
-                    newer: PolicySnapshot = ray.get(refs[0], timeout=_FETCH_S)
+                    newer: PolicySnapshot = ray.get(refs[0], timeout=FETCH_S)
                     if newer.version > self._snapshot.version:
                         self._snapshot = newer
             except RayError:  # the store died; it is started again, the next question finds it
@@ -108,12 +106,14 @@ class _Actor:
         training = task.config.training
         self._horizon = training.horizon
         self._feed = _Feed(store, snapshot)
+        env = task.make_env(task.config, stream)
         self._worker = ActorWorker(
-            task.make_env(task.config, stream),
+            env,
             actor_id(stream),
             network=training.network,
             seed=training.seed,
             stream=stream,
+            mirror=Mirror.of_env(training.symmetry, env),
         )
 
     def collect(self) -> tuple[Rollout, float]:
@@ -121,8 +121,8 @@ class _Actor:
         rollout = self._worker.collect(self._feed.newest(), self._horizon)
         return rollout, time.perf_counter() - start
 
-    def pid(self) -> int:
-        return os.getpid()
+    def where(self) -> tuple[str, int]:
+        return where()
 
 
 class _Evaluator:
@@ -138,8 +138,8 @@ class _Evaluator:
         record = dict(self._evaluate(request.policy()))
         return record, time.perf_counter() - start
 
-    def pid(self) -> int:
-        return os.getpid()
+    def where(self) -> tuple[str, int]:
+        return where()
 
 
 class RayEngine:
@@ -147,38 +147,33 @@ class RayEngine:
 
     Args:
         task: what the processes need to know.
-        local: whether all of them are on this machine.
+
+    Attributes:
+        processes: actors, evaluators and whoever else takes a CPU of the run.
     """
 
-    def __init__(self, task: Task, *, local: bool) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = ray.put(task)
-        self._local = local
-        self._pids: dict[Any, Any] = {}  # handle -> where its process id will be
-        # The engine itself starts the store again, wherever there is room, under the same name.
-        self.store: Any = (
-            ray.remote(_Store).options(num_cpus=0, max_restarts=-1, **_UNRECORDED).remote()
-        )
+        self.processes = Processes()
+        # The engine itself starts the store again under the same name.
+        beside: dict[str, Any] = {
+            "num_cpus": 0,
+            **UNRECORDED,
+            "scheduling_strategy": on(self.processes.here),
+        }
+        self.store: Any = ray.remote(_Store).options(max_restarts=-1, **beside).remote()
         self._published: tuple[int, list[Any]] = (-1, [])
         self._reminded = 0.0
-        # One core each, over all machines evenly: none has more than its share of the work.
-        place: dict[str, Any] = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        place |= _UNRECORDED
-        self._actor = ray.remote(_Actor).options(**place)
-        self._evaluator = ray.remote(_Evaluator).options(**place)
+        self._actor, self._evaluator = ray.remote(_Actor), ray.remote(_Evaluator)
 
     def start_actor(self, worker: int, restart: int, snapshot: PolicySnapshot) -> Any:
         """See :class:`training.roles.Engine`."""
-        return self._known(
-            self._actor.remote(self._task, (worker, restart), ray.put(snapshot), self.store)
-        )
+        stream = (worker, restart)
+        return self.processes.start(self._actor, self._task, stream, ray.put(snapshot), self.store)
 
     def start_evaluator(self) -> Any:
         """See :class:`training.roles.Engine`."""
-        return self._known(self._evaluator.remote(self._task))
-
-    def _known(self, handle: Any) -> Any:
-        self._pids[handle] = handle.pid.remote()
-        return handle
+        return self.processes.start(self._evaluator, self._task)
 
     def collect(self, actor: Any) -> Any:
         """See :class:`training.roles.Engine`."""
@@ -201,27 +196,13 @@ class RayEngine:
 
     def fetch(self, ticket: Any) -> Any:
         """See :class:`training.roles.Engine`."""
-        try:
-            result = ray.get(ticket, timeout=_FETCH_S)
-        except RayTaskError as error:
-            raise RoleFailed(str(error)) from error
-        except GetTimeoutError as error:
-            raise RoleFailed(f"its result did not arrive within {_FETCH_S:g} s") from error
-        except RayError as error:
-            raise RoleFailed(f"{type(error).__name__}: {error}") from error
-        first, second = result
+        first, second = fetch(ticket)
         # Memory of our own: the shared one is read-only, and small.
         return (_own(first) if isinstance(first, Rollout) else first), second
 
     def kill(self, handle: Any) -> None:
         """See :class:`training.roles.Engine`."""
-        with contextlib.suppress(RayError, ValueError):
-            ray.kill(handle, no_restart=True)
-        # A process that hangs in compiled code or is stopped does not hear that.
-        known = self._pids.pop(handle, None)
-        if self._local and known is not None and ray.wait([known], timeout=0.0)[0]:
-            with contextlib.suppress(RayError, OSError):
-                os.kill(ray.get(known, timeout=_FETCH_S), signal.SIGKILL)
+        self.processes.kill(handle)
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See :class:`training.roles.Engine`."""
@@ -241,8 +222,7 @@ class RayEngine:
 
     def close(self) -> None:
         """End every process of the run."""
-        for handle in list(self._pids):
-            self.kill(handle)
+        self.processes.close()
         with contextlib.suppress(RayError, ValueError):
             ray.kill(self.store, no_restart=True)
 
@@ -304,11 +284,11 @@ def ray_engine(
             configure_logging=False,
             **({} if address else here),
         )
-    except (RayError, RuntimeError, ValueError, ConnectionError, OSError) as error:
-        where = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
-        raise FerryError(f"cannot {where}: {error}") from error
+    except Exception as error:  # of this very class where its daemon takes too long to start
+        what = f"join the Ray cluster at {address}" if address else "start Ray on this machine"
+        raise FerryError(f"cannot {what}: {error}") from error
     try:
-        engine = RayEngine(task, local=address is None)
+        engine = RayEngine(task)
         try:
             yield engine
         finally:

@@ -22,7 +22,7 @@ from training.throttle import Throttle
 log = logging.getLogger(__name__)
 
 #: Fragments an actor has at most: one that it makes and one that follows without a gap.
-_PER_ACTOR = 2
+PER_ACTOR = 2
 
 
 @dataclass
@@ -65,6 +65,8 @@ class ActorTimes:
 
 class ActorCrew:
     """K actors at work on fragments, each of which ends in the queue.
+
+    One thread calls :meth:`tend`; all else may be called by others at any time.
 
     Args:
         engine: runs them.
@@ -132,7 +134,7 @@ class ActorCrew:
             under_way = sum(len(seat.tickets) for seat in self._seats) + len(self._queue)
             for _ in range(under_way, settings.in_flight):
                 seat = min(active, key=lambda seat: len(seat.tickets))
-                if len(seat.tickets) >= _PER_ACTOR:
+                if len(seat.tickets) >= PER_ACTOR:
                     return
                 if not seat.tickets:
                     seat.since = self._clock()
@@ -150,28 +152,30 @@ class ActorCrew:
         self.dispatch()
         with self._lock:
             first = {seat.tickets[0]: seat for seat in self._seats if seat.tickets}
-        ready = self._engine.wait(list(first), timeout_s)
+        for ticket in self._engine.wait(list(first), timeout_s):
+            self._receive(first[ticket], ticket)
         with self._lock:
-            for ticket in ready:
-                self._receive(first[ticket], ticket)
             for seat in self._seats:
                 self._replace_if_hung(seat)
         self.dispatch()
 
     def _receive(self, seat: _Seat, ticket: Any) -> None:
         try:
+            # Without the lock, for which the learner would wait: it may come from far away.
             rollout, busy_s = self._engine.fetch(ticket)
         except RoleFailed as failure:
-            self._replace(seat, str(failure))
+            with self._lock:
+                self._replace(seat, str(failure))
             return
-        self._note_time()
-        seat.tickets.popleft()
-        if seat.started:
-            self._times.busy += busy_s
-        seat.started = True
-        seat.since = self._clock()
         self._on_rollout(rollout)
-        self._queue.put(rollout)
+        with self._lock:
+            self._note_time()
+            seat.tickets.popleft()
+            if seat.started:
+                self._times.busy += busy_s
+            seat.started = True
+            seat.since = self._clock()
+            self._queue.put(rollout)
 
     def _replace_if_hung(self, seat: _Seat) -> None:
         limit = self._config.fragment_timeout_s if seat.started else self._config.start_timeout_s

@@ -83,6 +83,25 @@ def run_demo(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FerryError(f"{out} is not empty: choose another folder with --out")
     config = load_run_config(TASK, [f"training.seed={seed}", *overrides])
+    try:
+        return _run(config, out, minutes=minutes, compare=compare, stage=stage)
+    except KeyboardInterrupt:
+        say(_interrupted(out))
+        raise
+
+
+def _interrupted(out: Path) -> str:
+    """What is left of a demonstration that was interrupted, and how its training goes on."""
+    runs = [run for run in (out / "randomised/run", out / "not_randomised/run") if run.is_dir()]
+    line = f"interrupted; what was made so far is in {out}"
+    if not runs:
+        return line
+    return f"{line}; go on: ferry train {runs[-1]}/config.yaml --out {runs[-1]} --resume"
+
+
+def _run(
+    config: RunConfig, out: Path, *, minutes: float, compare: bool, stage: Stage
+) -> DemoResult:
     say(f"about {minutes * (1 + compare):g} minutes; everything is written to {out}")
     main = _variant("randomised", config, out / "randomised", minutes=minutes, stage=stage)
     other = None
@@ -170,7 +189,7 @@ def drive_bundle(
     for _ in range(ATTEMPTS):
         with ticking(progress, seconds + START_STOP_S):
             ended = deploy(bundle, ROBOT, record=record, schedule=plan, on_status=log.info)
-        if ended.reason == "interrupted":
+        if ended.reason.startswith("interrupted"):
             raise KeyboardInterrupt
         if "start_ns" in ended.operator:
             return score_drive(read_log(record, topics=TOPICS), robot, seconds=seconds), ended
@@ -186,6 +205,8 @@ def why_stopped(ended: DeployResult) -> str:
     """Why a deployment ended before its time, "" if it did not: the safety node's own words."""
     if ended.ok:
         return ""
+    if ended.graph.killed:
+        return ended.reason
     stops = [why for _, mode, why in ended.graph.modes if mode not in ("RAMP", "RUN")]
     return stops[-1] if stops else ended.reason
 

@@ -1,4 +1,6 @@
-"""What actions are drawn from: a diagonal Gaussian, plain or squashed into a bounded interval."""
+"""What actions are drawn from: a diagonal Gaussian, plain or squashed into a bounded interval, or
+a choice among so many.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +65,54 @@ class Gaussian:
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
         """Differential entropy [nat], averaged over leading axes: ``[]``."""
         return gaussian_entropy(log_std)
+
+    def latent_entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """Entropy [nat] before any squashing, as metrics show it: ``[]``."""
+        return gaussian_entropy(log_std)
+
+    def kl(self, old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """KL(old || new) [nat], averaged over leading axes: ``[]``."""
+        return gaussian_kl(old_mean, old_log_std, mean, log_std)
+
+
+class Categorical(Gaussian):
+    """A choice among A, as one-hot vectors; the actor's output are logits ``[..., A]``.
+
+    It has the methods of the Gaussian, so that all else may treat both alike, and no standard
+    deviation: ``log_std`` is not read.
+    """
+
+    def squash(self, latent: Tensor) -> Tensor:
+        """The largest of the logits: ``[..., A]`` one-hot, the likeliest choice."""
+        return functional.one_hot(latent.argmax(-1), latent.shape[-1]).to(latent.dtype)
+
+    def sample(self, mean: Tensor, log_std: Tensor, *, noise: Tensor) -> Tensor:
+        """One-hot choices from standard normal ``noise [..., A]``.
+
+        The largest of logit + Gumbel noise is drawn from the softmax (Gumbel, "Statistical theory
+        of extreme values", 1954). With the normal's distribution function Phi and a normal z,
+        -log(-log Phi(z)) is such noise.
+        """
+        below = torch.special.log_ndtr(noise.double())  # log Phi, below zero far out, too
+        return self.squash(mean - torch.log(-below).to(mean.dtype))
+
+    def log_prob(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """Log probability of one-hot ``action [..., A]``: ``[...]``."""
+        return (action * torch.log_softmax(mean, -1)).sum(-1)
+
+    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """Entropy [nat], averaged over leading axes: ``[]``."""
+        log_p = torch.log_softmax(mean, -1)
+        return -(log_p.exp() * log_p).sum(-1).mean()
+
+    def latent_entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """The entropy; nothing is squashed."""
+        return self.entropy(mean, log_std)
+
+    def kl(self, old_mean: Tensor, old_log_std: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """KL(old || new) [nat], averaged over leading axes: ``[]``."""
+        old, new = torch.log_softmax(old_mean, -1), torch.log_softmax(mean, -1)
+        return (old.exp() * (old - new)).sum(-1).mean()
 
 
 @dataclass(frozen=True)

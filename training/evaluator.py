@@ -23,6 +23,7 @@ from deploy.policy import OnnxPolicy, Policy
 from deploy.safety import Verdict
 from real.contract import PolicyContract, RobotContract
 from real.errors import FerryError
+from real.reach import ReachSpace
 from real.spec import RobotSpec, load_robot
 from sim.measure import passive_hinges
 from sim.task import EnvConfig
@@ -40,6 +41,7 @@ from training.scores import (
     fall_steps,
     falls_per_minute,
     mean_interval,
+    poses_reached,
     tracking,
 )
 from training.suites import (
@@ -47,14 +49,15 @@ from training.suites import (
     episode_seeds,
     find_suite,
 )
-from training.trial import Trajectory, Worlds, run_trial
+from training.trial import Trajectory, Worlds, contract_space, run_trial
 
 Array = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 
 #: What a score is: ``tracking`` of a velocity command (:func:`training.scores.tracking`), or the
-#: share of time ``upright`` (:func:`training.scores.balance`) where there is nothing to command.
-Measure = Literal["tracking", "upright"]
+#: share of time ``upright`` (:func:`training.scores.balance`) where there is nothing to command, or
+#: the share of commanded poses that were ``reached`` (:func:`training.scores.poses_reached`).
+Measure = Literal["tracking", "upright", "reached"]
 
 #: Episodes that choose the best checkpoint: more would cost training time, fewer would choose by
 #: luck. Every checkpoint meets the same ones.
@@ -65,7 +68,8 @@ class TorchPolicy:
     """A policy in torch behind the same interface as a bundle, for runs that are not exported.
 
     Args:
-        module: maps ``[N, D]`` raw observations to mean and log_std.
+        module: maps ``[N, D]`` raw observations to mean and log_std; with a memory also
+            ``[N, H]`` what it remembers to what it remembers next.
         contract: what it is trained for.
     """
 
@@ -78,6 +82,13 @@ class TorchPolicy:
         """See :class:`deploy.policy.Policy`."""
         mean, log_std = self._module(torch.from_numpy(observation))
         return mean.numpy(), log_std.numpy()
+
+    @torch.no_grad()
+    def advance(self, observation: Float32, hidden: Float32) -> tuple[Float32, Float32, Float32]:
+        """See :class:`deploy.policy.RecurrentPolicy`."""
+        given = torch.from_numpy(observation), torch.from_numpy(hidden)
+        mean, log_std, following = self._module(*given)
+        return mean.numpy(), log_std.numpy(), following.numpy()
 
 
 @dataclass(frozen=True)
@@ -199,7 +210,10 @@ def evaluate(
         run = run_trial(policy, worlds, progress=progress or silent)
     dt, steps = robot.control_dt_s, run.command.shape[0]
     measure: Measure = "tracking" if policy.contract.command.dim else "upright"
-    scores, fallen = _scored(run, robot, measure)
+    space = contract_space(policy.contract)
+    if space is not None:
+        measure = "reached"
+    scores, fallen = _scored(run, robot, measure, space)
     upright = np.arange(steps)[:, None] < np.where(fallen == NEVER, steps, fallen)
     clamped = (run.verdict == Verdict.CLAMPED) & upright
     shares = clamped.sum(axis=0) / np.maximum(upright.sum(axis=0), 1)
@@ -224,9 +238,14 @@ def evaluate(
     )
 
 
-def _scored(run: Trajectory, robot: RobotSpec, measure: Measure) -> tuple[Array, Steps]:
+def _scored(
+    run: Trajectory, robot: RobotSpec, measure: Measure, space: ReachSpace | None
+) -> tuple[Array, Steps]:
     """Score and step of the fall of every episode, ``[N]`` each."""
     dt, low = robot.control_dt_s, robot.fall_height_m
+    if space is not None:
+        fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=low, dt_s=dt)
+        return poses_reached(run.command, run.q, space.kinematics, dt_s=dt), fallen
     if measure == "tracking":
         fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=low, dt_s=dt)
         scores = tracking(run.command, run.lin_vel_b, run.ang_vel_b, fallen_at=fallen, dt_s=dt)
@@ -303,16 +322,21 @@ def selection_scorer(
 ) -> Callable[[ActorCritic], Mapping[str, Any]]:
     """What a training run calls to choose its best checkpoint.
 
-    Always the same nominal episodes, none of which is ever reported.
+    Always the same nominal episodes in the engine of the task, none of which is ever reported.
 
     Returns:
         A function from a policy to a record with ``score`` and the evaluation's own keys.
     """
     contract = run_contract(config, {})
+    suite = "nominal" if config.sim.engine == "mujoco" else "pybullet"
 
     def score(module: ActorCritic) -> dict[str, Any]:
         found = evaluate(
-            TorchPolicy(module, contract), config, episodes=episodes, purpose="selection"
+            TorchPolicy(module, contract),
+            config,
+            suite=suite,
+            episodes=episodes,
+            purpose="selection",
         )
         record = found.as_json()
         del record["each"]

@@ -23,21 +23,29 @@ from deploy.bundle import (
     CONTRACT_KEY,
     DIGEST_KEY,
     GOLDEN_KEY,
-    INPUT,
-    OUTPUTS,
     TOLERANCE,
     golden_json,
     parse_bundle,
 )
 from deploy.onnx_file import read_onnx, with_metadata
 from deploy.policy import OnnxPolicy
-from real.contract import Golden, PolicyContract
+from deploy.ports import inputs_of, outputs_of
+from real.contract import PolicyContract
 from real.errors import FerryError
 from sim.env import make_env
 from training.checkpoint import Pointer
 from training.contract import run_contract
+from training.memory import Memory
 from training.networks import ActorCritic
 from training.normalizer import Normalizer
+from training.parity import (
+    Answers,
+    Recording,
+    ask,
+    ask_in_order,
+    largest_difference,
+    largest_drift,
+)
 from training.run_config import RunConfig
 from training.run_folder import load_policy
 
@@ -53,8 +61,11 @@ MIN_OBSERVATIONS = 1000
 #: So many of them travel in the bundle, spread over the recording.
 GOLDEN_ROWS = 16
 
-#: Batch sizes tried besides all at once: a size that was baked in shows in one of them.
-BATCHES = (1, 2, 7)
+#: A policy with a memory is recorded for so many steps in a row: what it remembers has to get away
+#: from where it began, and differences have to have the time to add up.
+MEMORY_STEPS = 128
+#: Worlds that are recorded side by side.
+WORLDS = 32
 
 
 class ExportError(FerryError):
@@ -67,7 +78,8 @@ class ExportReport:
 
     Attributes:
         path: the bundle.
-        max_error: largest difference between torch and ONNX Runtime over all observations.
+        max_error: largest difference between torch and ONNX Runtime over all observations; with a
+            memory also over all steps of lives that each has lived by itself.
         size_bytes: of the file.
         sha256: of the file (hex).
         observations: how many were compared.
@@ -81,23 +93,33 @@ class ExportReport:
 
 
 def export_policy(
-    module: nn.Module, contract: PolicyContract, *, observations: Float32, path: str | Path
+    module: nn.Module,
+    contract: PolicyContract,
+    *,
+    observations: Float32 | Recording,
+    path: str | Path,
 ) -> ExportReport:
     """Write a policy as one bundle and prove that it gives the numbers that torch gives.
 
     Args:
         module: called with ``[N, D]`` raw observations it returns mean and log_std, ``[N, A]``
             each; its normaliser is ``obs_norm``, as in :class:`training.networks.ActorCritic`.
+            With a memory it also takes and gives the hidden state, ``[N, H]``.
         contract: what it was trained for.
-        observations: ``[K, D]`` recorded from the task, K >= 1000.
+        observations: ``[K, D]`` recorded from the task, K >= 1000; with a memory a recording of
+            as many, in the order of time.
         path: file to write; it is written whole or not at all.
 
     Raises:
-        ExportError: no normaliser or one that has seen nothing, too few observations, or torch and
-            ONNX Runtime differ by more than 1e-5.
+        ExportError: no normaliser or one that has seen nothing, too few observations, a memory
+            that the contract does not know, or torch and ONNX Runtime differ by more than 1e-5.
         BundleError: the result is no valid bundle, e.g. the contract does not fit the network.
     """
     _require_statistics(module)
+    recording = observations if isinstance(observations, Recording) else None
+    _require_same_memory(module, contract, recording)
+    if isinstance(observations, Recording):
+        observations = observations.rows
     rows = observations.shape[0]
     if observations.shape != (rows, contract.observation.dim) or rows < MIN_OBSERVATIONS:
         raise ExportError(
@@ -109,17 +131,19 @@ def export_policy(
     observations = np.ascontiguousarray(observations, dtype=np.float32)
     own = copy.deepcopy(module).cpu().eval()
     # Asked before the statistics lose their double precision, which the file does not have.
-    mean, log_std = _ask(own, observations)
-    frozen = own.float()
-    chosen = np.linspace(0, rows - 1, GOLDEN_ROWS).round().astype(np.intp)
-    golden = Golden(observations[chosen], mean[chosen], log_std[chosen])
+    if recording is None or contract.state is None:
+        asked = ask(own, observations)
+    else:
+        recording = recording.with_resets()
+        asked = ask_in_order(own, recording, _initial(contract))
+    golden = asked.golden(GOLDEN_ROWS)
     data = with_metadata(
-        _graph(frozen, contract.observation.dim),
+        _graph(own.float(), contract),
         {CONTRACT_KEY: contract.to_json(), GOLDEN_KEY: golden_json(golden)},
     )
     data = with_metadata(data, {DIGEST_KEY: read_onnx(data).digest})
     bundle = parse_bundle(data, source=str(path))
-    error = _compare(OnnxPolicy(bundle), observations, mean=mean, log_std=log_std)
+    error = _error(OnnxPolicy(bundle), asked, recording)
     if not error <= TOLERANCE:  # also where it is NaN
         raise ExportError(
             f"torch and ONNX Runtime differ by {error:.2g} over {rows} observations; "
@@ -142,16 +166,18 @@ def export_run(run: str | Path, out: str | Path, *, which: Pointer = "best") -> 
     """
     loaded = load_policy(run, which)
     contract = run_contract(loaded.config, loaded.meta)
-    observations = record_observations(loaded.config, loaded.module)
+    observations: Float32 | Recording
+    if loaded.module.hidden_size:
+        observations = record_steps(loaded.config, loaded.module, steps=MEMORY_STEPS)
+    else:
+        observations = record_observations(loaded.config, loaded.module)
     return export_policy(loaded.module, contract, observations=observations, path=out)
 
 
 def record_observations(
     config: RunConfig, module: ActorCritic, *, rows: int = MIN_OBSERVATIONS
 ) -> Float32:
-    """What the policy sees while it acts in its own, randomised task.
-
-    Samples actions as in training, so that the recording spreads beyond the gait itself.
+    """What the policy sees while it acts in its own, randomised task; see :func:`record_steps`.
 
     Args:
         config: the task.
@@ -161,21 +187,67 @@ def record_observations(
     Returns:
         ``[K, D]``.
     """
-    worlds, every = 32, 4  # neighbouring steps look alike
-    steps = every * -(-rows // worlds)
+    every = 4  # neighbouring steps look alike
+    recording = record_steps(config, module, steps=every * -(-rows // WORLDS))
+    return np.concatenate(recording.observations[::every])
+
+
+def record_steps(config: RunConfig, module: ActorCritic, *, steps: int) -> Recording:
+    """What the policy sees while it acts in its own, randomised task, step after step.
+
+    Samples actions as in training, so that the recording spreads beyond the gait itself.
+
+    Args:
+        config: the task.
+        module: the policy.
+        steps: T.
+    """
     noise = torch.Generator().manual_seed(config.training.seed)
+    memory = Memory(module, WORLDS)
     seen: list[Float32] = []
-    env = make_env(config, num=worlds, threads=1, seed=config.training.seed)
+    ended: list[NDArray[np.bool_]] = []
+    env = make_env(config, num=WORLDS, threads=1, seed=config.training.seed)
     with contextlib.closing(env), torch.no_grad():
         obs = env.reset()["policy"]
-        for step in range(steps):
-            if step % every == 0:
-                seen.append(obs)
-            given = torch.from_numpy(obs)
-            drawn = torch.randn((worlds, module.action_dim), generator=noise)
-            action, _ = module.act(given, noise=drawn)
-            obs = env.step(action.numpy()).obs["policy"]
-    return np.concatenate(seen)
+        for _ in range(steps):
+            seen.append(obs)
+            drawn = torch.randn((WORLDS, module.action_dim), generator=noise)
+            mean = memory.mean(torch.from_numpy(obs))
+            step = env.step(module.distribution.sample(mean, module.log_std, noise=drawn).numpy())
+            obs = step.obs["policy"]
+            ended.append(step.terminated | step.truncated)
+            memory.forget(ended[-1])
+    return Recording(np.stack(seen), np.stack(ended))
+
+
+def _initial(contract: PolicyContract) -> Float32:
+    return np.array(() if contract.state is None else contract.state.initial, dtype=np.float32)
+
+
+def _error(policy: OnnxPolicy, asked: Answers, recording: Recording | None) -> float:
+    """Largest difference from torch, NaN if any number is."""
+    error = largest_difference(policy, asked)
+    if recording is None or asked.hidden is None:
+        return error
+    initial = _initial(policy.contract)
+    drift = largest_drift(policy, recording, expected=asked, initial=initial)
+    return float(np.max([error, drift]))
+
+
+def _require_same_memory(
+    module: nn.Module, contract: PolicyContract, recording: Recording | None
+) -> None:
+    """A state that is left behind makes a policy that forgets at every step, and no error."""
+    remembers = int(getattr(module, "hidden_size", 0))
+    if remembers != contract.hidden_size:
+        raise ExportError(
+            f"the policy remembers {remembers} numbers, its contract says {contract.hidden_size}"
+        )
+    if remembers and (recording is None or recording.ended.shape[1] < 3):
+        raise ExportError(
+            "a policy with a memory is compared over lives: expected a Recording of at least 3 "
+            "worlds"
+        )
 
 
 def _require_statistics(module: nn.Module) -> None:
@@ -193,12 +265,6 @@ def _require_statistics(module: nn.Module) -> None:
         )
 
 
-@torch.no_grad()
-def _ask(module: nn.Module, observations: Float32) -> tuple[Float32, Float32]:
-    mean, log_std = module(torch.from_numpy(observations))
-    return mean.numpy().copy(), log_std.numpy().copy()
-
-
 class _Named(nn.Module):
     """Puts a prefix before the names of parameters: one called ``log_std`` is an output, too."""
 
@@ -206,21 +272,22 @@ class _Named(nn.Module):
         super().__init__()
         self.policy = module
 
-    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.policy(observation)
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.policy(*given)
 
 
-def _graph(module: nn.Module, dim: int) -> bytes:
+def _graph(module: nn.Module, contract: PolicyContract) -> bytes:
     """The network as ONNX, without the notes that the exporter leaves (paths of this computer)."""
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
+    takes = inputs_of(contract)
     with _quiet():
         program = torch.onnx.export(
             _Named(module),
             # Three rows: a batch of 1 would be taken for a constant.
-            (torch.zeros(3, dim),),
-            input_names=[INPUT],
-            output_names=list(OUTPUTS),
-            dynamic_shapes=({0: batch},),
+            tuple(torch.zeros(3, size) for size in takes.values()),
+            input_names=list(takes),
+            output_names=list(outputs_of(contract)),
+            dynamic_shapes=(tuple({0: batch} for _ in takes),),
             opset_version=OPSET,
             external_data=False,
             dynamo=True,
@@ -256,19 +323,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
-
-
-def _compare(
-    policy: OnnxPolicy, observations: Float32, *, mean: Float32, log_std: Float32
-) -> float:
-    """Largest difference from torch, over all observations and several batch sizes."""
-    worst = 0.0
-    for size in (*BATCHES, observations.shape[0]):
-        got = policy.infer(observations[:size])
-        for found, expected in zip(got, (mean[:size], log_std[:size]), strict=True):
-            # max() of numpy keeps NaN, Python's may lose it.
-            worst = float(np.max([worst, np.abs(found - expected).max()]))
-    return worst
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from real.errors import FerryError
+
+# As in the paper, and what everybody uses.
+_BETA1, _BETA2 = 0.9, 0.999
+_EPSILON = 1e-8
 
 
 class FlatAdam:
@@ -20,43 +25,36 @@ class FlatAdam:
     None: call :meth:`zero_grad` of this class.
 
     Args:
-        named: names and parameters; moved, in place, into the flat vector; float32 on the CPU.
+        named: names and parameters; moved, in place, into the flat vector; float32,
+            all on one device.
         learning_rate: initial step size.
+
+    Attributes:
+        learning_rate: of the next :meth:`step`.
+        values: all parameters, ``[P]``.
+        grad: all gradients, ``[P]``.
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]], *, learning_rate: float) -> None:
         self._named = tuple(named)
+        self.learning_rate = learning_rate
         parameters = [parameter for _, parameter in self._named]
         size = sum(p.numel() for p in parameters)
-        self.values = nn.Parameter(torch.empty(size))
-        self.grad = torch.zeros(size)
+        device = parameters[0].device
+        self.values = nn.Parameter(torch.empty(size, device=device))
+        self.grad = torch.zeros(size, device=device)
         self.values.grad = self.grad
         start = 0
         for parameter in parameters:
-            part = slice(start, start + parameter.numel())
-            view = self.values.data[part].view_as(parameter)
+            view = self.values.data.narrow(0, start, parameter.numel()).view_as(parameter)
             view.copy_(parameter.data)
             parameter.data = view
-            parameter.grad = self.grad[part].view_as(parameter)
-            start = part.stop
-        self._adam = torch.optim.Adam([self.values], lr=learning_rate, fused=True)
-        self._mean = torch.zeros(size)
-        self._square = torch.zeros(size)
+            parameter.grad = self.grad.narrow(0, start, parameter.numel()).view_as(parameter)
+            start += parameter.numel()
+        self._mean = torch.zeros(size, device=device)
+        self._square = torch.zeros(size, device=device)
+        self._scratch = torch.zeros(size, device=device)
         self._count = torch.zeros(())
-        self._adam.state[self.values] = {
-            "step": self._count,
-            "exp_avg": self._mean,
-            "exp_avg_sq": self._square,
-        }
-
-    @property
-    def learning_rate(self) -> float:
-        """Step size of the next :meth:`step`."""
-        return self._adam.param_groups[0]["lr"]
-
-    @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
-        self._adam.param_groups[0]["lr"] = value
 
     def not_finite(self) -> str | None:
         """Name of the first parameter whose gradient is not finite, or None."""
@@ -77,8 +75,20 @@ class FlatAdam:
         return norm
 
     def step(self) -> None:
-        """One step of Adam along the present gradient."""
-        self._adam.step()
+        """One step of Adam along the present gradient.
+
+        Source: Kingma and Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1.
+        Written out, since handling its single tensor costs torch's Adam more than the arithmetic.
+        """
+        self._count += 1.0
+        count = float(self._count)
+        self._mean.lerp_(self.grad, 1.0 - _BETA1)
+        self._square.mul_(_BETA2).addcmul_(self.grad, self.grad, value=1.0 - _BETA2)
+        # p -= rate m' / (sqrt(v') + eps),  m' = m / (1 - beta1^t),  v' = v / (1 - beta2^t)
+        scale = math.sqrt(1.0 - _BETA2**count)
+        torch.sqrt(self._square, out=self._scratch).div_(scale).add_(_EPSILON)
+        rate = self.learning_rate / (1.0 - _BETA1**count)
+        self.values.data.addcdiv_(self._mean, self._scratch, value=-rate)
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         yield "values", self.values.data
@@ -97,7 +107,7 @@ class FlatAdam:
 
     def state_dict(self) -> dict[str, NDArray[np.float32]]:
         """Adam's state without the parameters; the step size is not part of it."""
-        return {n: t.numpy().copy() for n, t in self._tensors() if n != "values"}
+        return {n: t.cpu().numpy().copy() for n, t in self._tensors() if n != "values"}
 
     def load_state_dict(self, state: dict[str, NDArray[np.float32]]) -> None:
         """Restore what :meth:`state_dict` gave.

@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from real.errors import FerryError
 from real.rollout import Rollout
 from training.flat import FlatAdam
-from training.networks import ActorCritic, NetworkConfig, gaussian_entropy
+from training.networks import ActorCritic, NetworkConfig
 from training.normalizer import Moments
 from training.parallel import ALONE, Learners
 from training.ppo import NonFiniteUpdateError, Ppo, PpoConfig, side_by_side
 from training.prepare import Preparation, Prepared, joined
+from training.recurrent import RecurrentPpo, sizes_of
 from training.snapshot import PolicySnapshot, load_snapshot, take_snapshot
+from training.staging import Staging
 from training.symmetry import Mirror
 
 Arrays = dict[str, NDArray[Any]]
@@ -45,6 +48,7 @@ class Learner:
         ppo: settings of the updates.
         seed: root seed of the run: initial weights and order of samples.
         mirror: adds each sample's mirror image for the actor; None for none.
+        device: where to compute; the CPU if None. What it gives and takes is on the CPU.
         learners: with whom samples and steps are shared. All have the same seed, call
             :meth:`update` the same number of times and hold the same policy after each.
     """
@@ -60,16 +64,20 @@ class Learner:
         seed: int,
         mirror: Mirror | None = None,
         learners: Learners = ALONE,
+        device: torch.device | None = None,
     ) -> None:
         weights, order = np.random.SeedSequence(seed, spawn_key=(2**32 - 1,) * 4).spawn(2)
         self.policy = ActorCritic(
             policy_dim, critic_dim, action_dim=action_dim, config=network, seed=_int63(weights)
         )
+        self._staging = Staging(device)
+        self.policy.to(self._staging.device)
         self.version = 0
         self.config = ppo
         self._generator = torch.Generator().manual_seed(_int63(order))
         self._learners = learners
-        self._ppo = Ppo(self.policy, ppo, generator=self._generator, learners=learners)
+        kind = RecurrentPpo if any(sizes_of(self.policy).values()) else Ppo
+        self._ppo = kind(self.policy, ppo, generator=self._generator, learners=learners)
         self._refused = 0
         self._mirror = mirror
 
@@ -77,6 +85,18 @@ class Learner:
     def learning_rate(self) -> float:
         """Step size of the next update."""
         return self._ppo.actor_adam.learning_rate
+
+    def join(self, learners: Learners) -> None:
+        """Share samples and steps with other learners from now on."""
+        self._learners = self._ppo.learners = learners
+
+    def ready(self, timeout_s: float) -> bool:
+        """Whether :meth:`update` may be called, after waiting for others so long at most."""
+        return True
+
+    def expect(self, rollout: Rollout) -> None:
+        """Bring a rollout near that will probably be learned from; returns at once."""
+        self._staging.begin(rollout)
 
     def snapshot(self) -> PolicySnapshot:
         """A copy of the present version."""
@@ -120,10 +140,14 @@ class Learner:
         metrics |= {f"ppo/{name}": value for name, value in asdict(stats).items()}
         return self.snapshot(), metrics | {
             "ppo/learning_rate": self.learning_rate,
-            "ppo/entropy": float(gaussian_entropy(self.policy.log_std.detach())),
+            "ppo/entropy": float(self._entropy(prepared.batch.means)),
             "ppo/std": float(self.policy.log_std.detach().exp().mean()),
             **prepared.metrics,
         }
+
+    def _entropy(self, means: Tensor) -> Tensor:
+        policy = self.policy
+        return policy.distribution.latent_entropy(means, policy.log_std.detach())
 
     def _refuse(self, error: NonFiniteUpdateError) -> None:
         self._refused += 1
@@ -137,7 +161,7 @@ class Learner:
     def _prepare(
         self, rollouts: Sequence[Rollout], weights: Sequence[float] | None = None
     ) -> Prepared:
-        prepare = Preparation(self.policy, self.config, self._mirror, self._learners)
+        prepare = Preparation(self.policy, self.config, self._mirror, self._learners, self._staging)
         return prepare(rollouts, weights=weights)
 
     def _require_finite(self, rollouts: Sequence[Rollout]) -> None:

@@ -19,6 +19,7 @@ from training.ppo import Ppo
 from training.ppo_config import PpoConfig
 from training.prepare import Preparation
 from training.progress import ProgressFn, silent
+from training.staging import DeviceName, chosen_device
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ def bench_learner(
         ``sample_passes_per_s``, ``peers`` (name -> the same, None where it is not installed),
         ``ratio_to_best_peer`` (None without peers), ``device``, ``skipped`` (name -> why) and
         ``switches``: our rate with ``ppo.bf16`` and with ``ppo.compile`` (None if not asked for);
-        ``like_for_like``: rate and ratio of our epochs alone, which is what peers are timed for.
+        ``like_for_like``: rate and ratio of our epochs alone, which is what peers are timed for;
+        ``gpu_sample_passes_per_s``: ours on a GPU, None where there is none.
     """
     sizes = sizes or Sizes()
     before = torch.get_num_threads()
@@ -56,6 +58,8 @@ def bench_learner(
         "epochs": (_epochs(sizes), 1),
         "bf16": (_ours(sizes, bf16=True), 1),
     }
+    if torch.cuda.is_available():
+        contenders["gpu"] = (_ours(sizes, device="cuda"), 1)
     if compiled:
         contenders["compile"] = (_ours(sizes, compile=True), 1)
     skipped: dict[str, str] = {}
@@ -89,6 +93,7 @@ def bench_learner(
             "sample_passes_per_s": rates["epochs"],
             "ratio_to_best_peer": _ratio(rates["epochs"], best),
         },
+        "gpu_sample_passes_per_s": rates.get("gpu"),
         "switches": {name: rates.get(name) for name in ("bf16", "compile")},
     }
 
@@ -103,6 +108,8 @@ def table_rows(result: dict[str, Any]) -> dict[str, str]:
     rows["over the better peer"] = "-" if best is None else f"{best:.2f} (goal >= 1.30)"
     epochs, ratio = like["sample_passes_per_s"], like["ratio_to_best_peer"]
     rows["epochs alone"] = f"{epochs:,.0f}" + ("" if ratio is None else f", {ratio:.2f} of it")
+    gpu = result["gpu_sample_passes_per_s"]
+    rows["on a GPU"] = "not measured" if gpu is None else f"{gpu:,.0f}"
     for switch, rate in result["switches"].items():
         rows[f"with {switch}"] = "not measured" if rate is None else f"{rate:,.0f}"
     return rows
@@ -130,7 +137,7 @@ def _ratio(rate: float, best: float | None) -> float | None:
     return None if best is None else rate / best
 
 
-def _learner(sizes: Sizes, **switches: bool) -> Learner:
+def _learner(sizes: Sizes, *, device: DeviceName = "cpu", **switches: bool) -> Learner:
     return Learner(
         sizes.obs_dim,
         sizes.obs_dim,
@@ -140,12 +147,13 @@ def _learner(sizes: Sizes, **switches: bool) -> Learner:
             {"epochs": sizes.epochs, "minibatches": sizes.minibatches, **switches}
         ),
         seed=0,
+        device=chosen_device(device),
     )
 
 
-def _ours(sizes: Sizes, **switches: bool) -> Update:
+def _ours(sizes: Sizes, *, device: DeviceName = "cpu", **switches: bool) -> Update:
     """A whole update, from a rollout to the snapshot."""
-    learner = _learner(sizes, **switches)
+    learner = _learner(sizes, device=device, **switches)
     rollout = made_up_rollout(learner, sizes)
     return lambda: learner.update([rollout])
 
@@ -167,16 +175,17 @@ def made_up_rollout(learner: Learner, sizes: Sizes) -> Rollout:
     steps, num = sizes.steps, sizes.worlds
     obs = rng.normal(size=(steps + 1, num, sizes.obs_dim)).astype(np.float32)
     noise = rng.normal(size=(steps, num, sizes.action_dim)).astype(np.float32)
+    device = learner.policy.log_std.device
     actions, log_probs = learner.policy.act(
-        torch.from_numpy(obs[:-1]), noise=torch.from_numpy(noise)
+        torch.from_numpy(obs[:-1]).to(device), noise=torch.from_numpy(noise).to(device)
     )
     ended = rng.random((steps, num))
     index = np.argwhere(ended < 0.005)
     return Rollout(
         obs=obs,
         critic_obs=obs,
-        actions=actions.numpy(),
-        log_probs=log_probs.numpy(),
+        actions=actions.cpu().numpy(),
+        log_probs=log_probs.cpu().numpy(),
         rewards=rng.normal(size=(steps, num)).astype(np.float32),
         terminated=(ended >= 0.005) & (ended < 0.01),
         truncated=ended < 0.005,

@@ -226,9 +226,17 @@ class SerialRuntime(Runtime):
 
 
 def reward_metrics(rollouts: list[Rollout]) -> dict[str, float]:
-    """The mean reward of a step counts every step once, finished episodes or not."""
+    """Means per step, which count every step once, finished episodes or not.
+
+    The reward, its parts and, where the env limits targets, the share of them that it moved.
+    """
     names = sorted({name for rollout in rollouts for name in rollout.reward_parts})
     parts = {
         f"reward/{name}": float(np.mean([r.reward_parts[name] for r in rollouts])) for name in names
     }
-    return {"train/reward": float(np.mean([np.mean(r.rewards) for r in rollouts])), **parts}
+    joints = sorted({joint for rollout in rollouts for joint in rollout.clamped})
+    moved = {f"filter/{n}": float(np.mean([r.clamped[n] for r in rollouts])) for n in joints}
+    if moved:
+        moved["filter/clamped_share"] = float(np.mean(list(moved.values())))
+    reward = float(np.mean([np.mean(r.rewards) for r in rollouts]))
+    return {"train/reward": reward, **parts, **moved}

@@ -58,8 +58,10 @@ def decoupled_surrogate(
     :func:`clipped_surrogate`.
 
     Source: Hilton et al., "Batch size-invariance for policy optimization", 2021, equation 3. There
-    the proximal policy is an average of recent ones and ``weight_bar`` is infinite; a bound keeps
-    a few samples from ruling a minibatch once the data is old.
+    the proximal policy is an average of recent ones, since one object is that results do not
+    depend on the batch size, and ``weight_bar`` is infinite. Where the object is stale data alone,
+    the policy before the update is the usual choice (Fu et al., "AReaL", 2025); a bound keeps a few
+    samples from ruling a minibatch once the data is old.
 
     Args:
         log_prob: ``[B]`` log density of the actions under the policy.
@@ -74,11 +76,17 @@ def decoupled_surrogate(
         The loss ``[]`` and the share of samples whose ratio was outside the bound ``[]``.
     """
     # L = -pi_prox / pi_behav min(r A, clip(r, 1 - e, 1 + e) A),  r = pi / pi_prox
-    bar = _LOG_RATIO_MAX if weight_bar is None else min(math.log(weight_bar), _LOG_RATIO_MAX)
-    importance = (proximal - behaviour).clamp(max=bar).exp()
-    if weights is not None:
-        importance = importance * weights
+    importance = importance_weights(proximal, behaviour, bar=weight_bar, weights=weights)
     return clipped_surrogate(log_prob - proximal, advantages, clip=clip, weights=importance)
+
+
+def importance_weights(
+    proximal: Tensor, behaviour: Tensor, *, bar: float | None, weights: Tensor | None = None
+) -> Tensor:
+    """``min(pi_proximal / pi_behaviour, bar)`` from log densities, times the weights: ``[B]``."""
+    largest = _LOG_RATIO_MAX if bar is None else min(math.log(bar), _LOG_RATIO_MAX)
+    importance = (proximal - behaviour).clamp(max=largest).exp()
+    return importance if weights is None else importance * weights
 
 
 def value_loss(
@@ -121,5 +129,5 @@ def normalized(advantages: Tensor, moments: Moments | None = None) -> Tensor:
     """
     if moments is None:
         return (advantages - advantages.mean()) / (advantages.std(correction=0) + 1e-8)
-    mean, std = moments.mean.to(advantages.dtype), moments.var.sqrt().to(advantages.dtype)
+    mean, std = moments.mean.to(advantages), moments.var.sqrt().to(advantages)
     return (advantages - mean) / (std + 1e-8)

@@ -47,12 +47,19 @@ METRICS: dict[str, Metric] = {
     "train/episodes": Metric("1", "episodes finished since the run began"),
     "train/reward": Metric("1", "mean reward per control step of this iteration"),
     "reward/*": Metric("1", "mean of one reward term per control step, weight included"),
+    "filter/clamped_share": Metric(
+        "1",
+        "share of joint targets that the robot's limits moved (`filter: on`), over all steps, "
+        "worlds and joints; on the robot the safety filter says CLAMPED to those",
+    ),
+    "filter/*": Metric("1", "the same for one joint"),
     "episode/*": Metric("1", "one number of the env's, of the episodes of train/return"),
     "learner/version": Metric("1", "updates of the policy so far"),
     "learner/lag": Metric("versions", "version of the learner minus that of the rollouts, mean"),
     "learner/refused": Metric("1", "1 if this update was refused because of numbers not finite"),
     "learner/idle_share": Metric("1", "share of the session in which the learner had no rollouts"),
     "learner/versions_per_minute": Metric("1/min", "updates of this session over its time"),
+    "learner/restarts": Metric("learners", "replaced since they died or hung, this session"),
     "lag/mean": Metric("versions", "lag of the newest 1000 rollouts learned from, mean"),
     "lag/p95": Metric("versions", "lag that 95 % of the same rollouts do not exceed"),
     "lag/max": Metric("versions", "largest lag of the same rollouts"),
@@ -101,7 +108,11 @@ METRICS: dict[str, Metric] = {
     "ppo/step_share": Metric("1", "share of the actor's steps taken; below 1 if stop_kl ended it"),
     "ppo/explained_variance": Metric("1", "share of the value targets' variance explained"),
     "time/steps_per_s": Metric("1/s", "control steps of this iteration over its wall time"),
-    "time/collect_s": Metric("s", "wall time of collecting this iteration's rollout"),
+    "time/collect_s": Metric(
+        "s",
+        "wall time of collecting this iteration's rollout; of waiting for some, where actors make "
+        "them beside the learner",
+    ),
     "time/update_s": Metric("s", "wall time of this iteration's update"),
     "time/training_s": Metric("s", "wall time of training so far, evaluation included"),
     "time/evaluation_s": Metric("s", "wall time of evaluation so far"),

@@ -26,13 +26,17 @@ class Moments:
     var: Tensor
     count: Tensor
 
+    def to(self, device: torch.device | str) -> Moments:
+        """The same on another device."""
+        return Moments(self.mean.to(device), self.var.to(device), self.count.to(device))
+
     @staticmethod
     def of(samples: Tensor) -> Moments:
         """Moments of ``samples [..., D]``; any leading axes, also of length zero."""
         flat = samples.reshape(-1, samples.shape[-1]).to(torch.float64)
-        count = torch.tensor(float(flat.shape[0]), dtype=torch.float64)
+        count = flat.new_tensor(float(flat.shape[0]))
         if flat.shape[0] == 0:
-            zero = torch.zeros(samples.shape[-1], dtype=torch.float64)
+            zero = flat.new_zeros(samples.shape[-1])
             return Moments(zero, zero.clone(), count)
         var, mean = torch.var_mean(flat, dim=0, correction=0)
         return Moments(mean, var, count)
@@ -101,7 +105,7 @@ class Normalizer(nn.Module):
     @torch.no_grad()
     def update(self, batch: Moments) -> None:
         """Merge the moments of samples that have not been merged before."""
-        merged = merge(self.moments, batch)
+        merged = merge(self.moments, batch.to(self.mean.device))
         self.mean.copy_(merged.mean)
         self.var.copy_(merged.var)
         self.count.copy_(merged.count)

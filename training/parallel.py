@@ -5,7 +5,9 @@ each computes the part it holds. Gradients and statistics are summed, so L learn
 would do with all samples; all of them end every update with the same policy, and any one may
 publish it or write the checkpoint.
 
-Source of the transport: torch.distributed, gloo on CPUs. Between machines it uses the interface
+Source of the transport: torch.distributed with gloo, for tensors of GPUs by way of the host: they
+are a quarter of a megabyte, and a learner that ends is an error that can be mended, where NCCL
+would end this process too. Between machines it uses the interface
 that the host's name resolves to; `GLOO_SOCKET_IFNAME` names another.
 """
 
@@ -48,7 +50,7 @@ class Channel:
         """Largest of the learners' numbers."""
         if self._group is None:
             return number
-        tensor = torch.tensor(number, dtype=torch.float64)
+        tensor = torch.tensor(number, dtype=torch.float64, device="cpu")
         self._reduce(tensor, dist.ReduceOp.MAX)
         return float(tensor)
 
@@ -56,6 +58,7 @@ class Channel:
         """Moments of all learners' samples; merged in the order of ranks, so all agree exactly."""
         if self._group is None:
             return own
+        own = own.to("cpu")
         parts = self.gathered(torch.cat([own.count.reshape(1), own.mean, own.var]))
         size = own.mean.numel()
         total = Moments(own.mean, own.var, torch.zeros((), dtype=torch.float64))
@@ -77,10 +80,13 @@ class Channel:
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
         if self._group is None:
             return
+        sent = tensor.cpu()  # itself, unless it is on a GPU
         try:
-            dist.all_reduce(tensor, operation, group=self._group)
+            dist.all_reduce(sent, operation, group=self._group)
         except RuntimeError as error:
             raise _lost(error) from error
+        if sent is not tensor:
+            tensor.copy_(sent)
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class Learners:
 
     def place(self, own: int) -> Place:
         """Where ``own`` samples stand among those of all learners, which go by rank."""
-        sizes = [int(s) for s in self.actor.gathered(torch.tensor(own))]
+        sizes = [int(s) for s in self.actor.gathered(torch.tensor(own, device="cpu"))]
         return Place(sum(sizes[: self.rank]), own, sum(sizes))
 
 
@@ -149,12 +155,23 @@ def join_learners(address: str, *, rank: int, size: int, timeout_s: float = 60.0
         )
         lines = [_new_line(limit) for _ in range(2)]
     except (RuntimeError, ValueError) as error:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        _forget_names()
         raise LearnerLostError(
             f"learner {rank} of {size} met not all others at {address} in {timeout_s:g} s: {error}"
         ) from error
     return Learners(rank, size, lines[0], lines[1])
+
+
+def _forget_names() -> None:
+    """Make the next meeting's groups have the names that a process which never met gives them.
+
+    torch names groups by a counter that is reset when the first of them is destroyed, and counts
+    one that never came about: the next meeting, with a replacement, would wait under other names.
+    """
+    if not dist.is_initialized():
+        alone = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - it is documented
+        dist.init_process_group("gloo", store=alone, rank=0, world_size=1)
+    dist.destroy_process_group()
 
 
 def leave_learners() -> None:

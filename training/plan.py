@@ -16,7 +16,7 @@ import numpy as np
 from real.errors import FerryError
 from training.plan_model import Cluster, Simulation, mean
 from training.rates import Rates
-from training.run_config import RunConfig, side_by_side_config
+from training.run_config import RunConfig, require_updates, side_by_side_config
 
 #: A learner that waits for less of its time is as busy as it gets, and less than this is lost in
 #: every run.
@@ -114,7 +114,7 @@ def plan(
         updates: how many are looked at, after half as many at the start that are not.
 
     Raises:
-        FerryError: a number is out of range, or no core is left to act.
+        FerryError: a number is out of range, no core is left to act, or no update could be made.
     """
     config = side_by_side_config(config)
     runtime = config.training.runtime
@@ -125,6 +125,7 @@ def plan(
             f"{cores} cores with {learners} learners and {runtime.evaluators} evaluators leave "
             f"{left} actors, {updates} updates; expected at least one of each"
         )
+    require_updates(config, actors=left)
     per_update = runtime.fragments_per_update or left
     cluster = Cluster(
         actors=left,

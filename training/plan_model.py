@@ -13,13 +13,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from training.crew import PER_ACTOR
 from training.rates import Rates
 from training.run_config import RuntimeConfig
 from training.throttle import Load, Throttle
-
-#: Rollouts an actor may have under way: one that it makes and one that waits for it, as in
-#: :mod:`training.crew`, so that it never waits for work.
-PER_ACTOR = 2
 
 
 @dataclass(frozen=True)
@@ -262,7 +259,7 @@ class Simulation:
 
     def _learn(self) -> None:
         count = self._cluster.per_update
-        if self._idle_since is None or len(self._queue) < count:
+        if self._idle_since is None:
             return
         if self._runtime.over_bound == "drop":
             limit = self._version - self._runtime.max_staleness
@@ -270,8 +267,8 @@ class Simulation:
             for totals in (self._of_plan, self._of_period):
                 totals.dropped += len(self._queue) - len(fresh)
             self._queue = fresh
-            if len(fresh) < count:
-                return
+        if len(self._queue) < count:
+            return
         lags = [self._version - self._queue.popleft() for _ in range(count)]
         for totals in (self._of_plan, self._of_period):
             totals.lags += lags

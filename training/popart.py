@@ -59,7 +59,7 @@ class ReturnNorm(nn.Module):
         """
         old_mean, old_std = self.mean.clone(), self.std
         past = Moments(old_mean, self.var.clone(), self.count.clamp(max=self.window))
-        merged = merge(past, batch)
+        merged = merge(past, batch.to(old_mean.device))
         self.mean.copy_(merged.mean)
         self.var.copy_(merged.var)
         self.count.copy_(merged.count)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from training.batch import ActorBatch, Batch, CriticBatch, Order
-from training.distributions import gaussian_kl
+from training.by_hand import ByHand
 from training.flat import FlatAdam
 from training.losses import clipped_surrogate, decoupled_surrogate, normalized, value_loss
 from training.networks import ActorCritic
@@ -112,6 +112,7 @@ class Ppo:
         if config.compile:
             self._actor = torch.compile(policy.actor, dynamic=True)
             self._critic = torch.compile(policy.critic, dynamic=True)
+        self._by_hand = ByHand(policy, config) if ByHand.suits(policy, config) else None
         self._set_scheduled(0)
 
     def update(self, batch: Batch, *, number: int = 0) -> PpoStats:
@@ -166,35 +167,35 @@ class Ppo:
 
     def _orders(self, batch: Batch) -> list[Order]:
         orders: list[Order] = []
+        device = batch.obs.device
         place = self.learners.place(batch.size)
         for _ in range(self.config.epochs):
             # A new order in every epoch, so that minibatches differ between epochs.
-            order = torch.randperm(place.total, generator=self.generator)
+            order = torch.randperm(place.total, generator=self.generator, device="cpu")
             image = torch.zeros_like(order)
             if batch.mirrored:  # a random half, another one in every epoch
-                image = torch.randint(2, (place.total,), generator=self.generator)
+                image = torch.randint(2, order.shape, generator=self.generator, device="cpu")
             for rows in order.tensor_split(self.config.minibatches):
                 if self.learners.size == 1:
-                    orders.append(Order(rows, image[rows]))
+                    orders.append(Order(rows.to(device), image[rows].to(device)))
                     continue
                 mine = rows[(rows >= place.start) & (rows < place.start + place.own)]
                 share = len(mine) / max(len(rows), 1)
-                orders.append(Order(mine - place.start, image[mine], share))
+                own = (mine - place.start).to(device)
+                orders.append(Order(own, image[mine].to(device), share))
         return orders
 
     def _train_actor(self, batch: Batch, orders: list[Order]) -> list[float]:
         """Means over minibatches of surrogate, KL, clip share, loss, gradient norm; step share."""
         adam, line, config = self.actor_adam, self.learners.actor, self.config
         old_log_std = self.policy.log_std.detach().clone()
-        sums, kls, steps = torch.zeros(5), [], 0
+        sums, kls, steps = adam.grad.new_zeros(5), [], 0
         for number, order in enumerate(orders):
             adam.zero_grad()
             part = self._with_advantages(batch.actor_part(order.rows, order.image))
-            stats = torch.zeros(5)
+            stats = torch.zeros_like(sums)
             if len(order.rows):  # nobody's share may be empty, but one learner's can
-                loss, stats = self._actor_loss(part, old_log_std)
-                (loss * order.share).backward()
-                stats = stats * order.share
+                stats = self._actor_gradient(part, old_log_std, order.share) * order.share
             line.sum_(stats)
             line.sum_(adam.grad)
             norm = adam.clip_grad(config.max_grad_norm)
@@ -216,14 +217,13 @@ class Ppo:
     def _train_critic(self, batch: Batch, orders: list[Order]) -> list[float]:
         """Means over the minibatches of value loss and gradient norm."""
         adam, line = self.critic_adam, self.learners.critic
-        sums = torch.zeros(2)
+        sums = adam.grad.new_zeros(2)
         for number, order in enumerate(orders):
             adam.zero_grad()
-            stats = torch.zeros(2)
+            stats = torch.zeros_like(sums)
             if len(order.rows):
-                loss = self._value_loss(batch.critic_part(order.rows))
-                (self.config.value_coef * loss * order.share).backward()
-                stats[0] = loss.detach() * order.share
+                part = batch.critic_part(order.rows)
+                stats[0] = self._critic_gradient(part, order.share) * order.share
             line.sum_(stats)
             line.sum_(adam.grad)
             norm = adam.clip_grad(self.config.max_grad_norm)
@@ -242,6 +242,23 @@ class Ppo:
             moments = self.learners.actor.moments(Moments.of(part.advantages.unsqueeze(-1)))
         values = vars(part) | {"advantages": normalized(part.advantages, moments)}
         return ActorBatch(**values)
+
+    def _actor_gradient(self, part: ActorBatch, old_log_std: Tensor, share: float) -> Tensor:
+        """Set the gradients of the actor's loss times ``share``; the statistics ``[5]``."""
+        if self._by_hand is not None:
+            at = {"clip": self.clip, "entropy_coef": self.entropy_coef}
+            return self._by_hand.actor(part, old_log_std, share=share, **at)
+        loss, stats = self._actor_loss(part, old_log_std)
+        (loss * share).backward()
+        return stats
+
+    def _critic_gradient(self, part: CriticBatch, share: float) -> Tensor:
+        """Set the gradients of the weighted value loss times ``share``; the loss ``[]``."""
+        if self._by_hand is not None:
+            return self._by_hand.critic(part, share=share)
+        loss = self._value_loss(part)
+        (self.config.value_coef * loss * share).backward()
+        return loss.detach()
 
     def _actor_loss(self, part: ActorBatch, old_log_std: Tensor) -> tuple[Tensor, Tensor]:
         """The loss ``[]`` and (surrogate, KL, clip share, loss, room for one more) ``[5]``."""
@@ -266,8 +283,8 @@ class Ppo:
             )
         loss = surrogate - self.entropy_coef * policy.distribution.entropy(mean, log_std)
         with torch.no_grad():
-            kl = gaussian_kl(part.means, old_log_std, mean, log_std)
-            numbers = (surrogate.detach(), kl, clipped, loss.detach(), torch.zeros(()))
+            kl = policy.distribution.kl(part.means, old_log_std, mean, log_std)
+            numbers = (surrogate.detach(), kl, clipped, loss.detach(), torch.zeros_like(kl))
             return loss, torch.stack(numbers)
 
     def _value_loss(self, part: CriticBatch) -> Tensor:
@@ -284,7 +301,7 @@ class Ppo:
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         if not self.config.bf16:
             return contextlib.nullcontext()
-        return torch.autocast("cpu", dtype=torch.bfloat16)
+        return torch.autocast(self.actor_adam.grad.device.type, dtype=torch.bfloat16)
 
     def _require_finite(
         self, name: str, loss: Tensor, *, norm: float, adam: FlatAdam, number: int

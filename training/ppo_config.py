@@ -71,6 +71,11 @@ class PpoConfig(Config):
         default=False, description="compile the networks; needs a C++ compiler and a minute"
     )
 
+    autograd: bool = Field(
+        default=False,
+        description="gradients by autograd also where they are known in closed form; slower",
+    )
+
     @model_validator(mode="after")
     def _one_master_per_rate(self) -> Self:
         if self.desired_kl is not None and self.schedules.learning_rate is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,9 @@ from training.normalizer import Moments
 from training.parallel import ALONE, Learners
 from training.ppo import side_by_side
 from training.ppo_config import PpoConfig
+from training.recurrent import SequenceBatch, actor_means, critic_outputs, sizes_of
 from training.returns import Ends, RatioSums, gae, vtrace
+from training.staging import Staging
 from training.symmetry import Mirror
 
 Float32 = NDArray[np.float32]
@@ -77,12 +79,14 @@ class Preparation:
         config: settings.
         mirror: adds each sample's mirror image for the actor; None for none.
         learners: over whose samples advantages are normalised and numbers measured.
+        staging: brings rollouts to the policy's device.
     """
 
     policy: ActorCritic
     config: PpoConfig
     mirror: Mirror | None = None
     learners: Learners = ALONE
+    staging: Staging = field(default_factory=Staging)
 
     def __call__(
         self, rollouts: Sequence[Rollout], *, weights: Sequence[float] | None = None
@@ -94,23 +98,26 @@ class Preparation:
         # [B] -> one [T, N] per rollout
         ratios = acted.log_ratio.split([r.log_probs.size for r in rollouts])
         returns = [
-            self._returns(r, v, x.numpy().reshape(r.log_probs.shape))
+            self._returns(r, v, x.cpu().numpy().reshape(r.log_probs.shape))
             for r, v, x in zip(rollouts, valued, ratios, strict=True)
         ]
         advantages, targets = (joined(part) for part in zip(*returns, strict=True))
+        device, weighted = self.staging.device, _per_sample(weights, rollouts)
         batch = Batch(
             obs=acted.obs,
             critic_obs=torch.cat([v.critic_obs[: v.values[:-1].size] for v in valued]),
             actions=acted.actions,
             means=acted.means,
             log_probs=acted.log_probs,
-            advantages=advantages,
-            targets=self.policy.output_of(targets),
+            advantages=advantages.to(device),
+            targets=self.policy.output_of(targets.to(device)),
             values=torch.cat([v.outputs[:-1].flatten() for v in valued]),
             mirrored=self.mirror is not None,
             proximal=acted.proximal,
-            weights=_per_sample(weights, rollouts),
+            weights=None if weighted is None else weighted.to(device),
         )
+        if any(sizes_of(self.policy).values()):
+            batch = SequenceBatch.of(batch, rollouts, self.policy)
         values = joined([v.values[:-1] for v in valued])
         line = self.learners.actor
         of_targets = line.moments(Moments.of(targets.unsqueeze(-1)))
@@ -133,7 +140,7 @@ class Preparation:
         """How far the policies that acted are from the one that learns."""
         config, line = self.config, self.learners.actor
         sums = torch.from_numpy(
-            RatioSums.of(log_ratio.numpy(), rho_bar=config.rho_bar, c_bar=config.c_bar).vector
+            RatioSums.of(log_ratio.cpu().numpy(), rho_bar=config.rho_bar, c_bar=config.c_bar).vector
         )
         line.sum_(sums)
         total = RatioSums(sums.numpy())
@@ -148,15 +155,17 @@ class Preparation:
     def _asked_actor(self, rollouts: Sequence[Rollout]) -> _Acted:
         policy = self.policy
         density, log_std = policy.distribution.log_prob, policy.log_std
-        raw = joined([r.obs[:-1] for r in rollouts])  # [B, D]
-        actions = joined([r.actions for r in rollouts])
-        log_probs = joined([r.log_probs for r in rollouts])
+        staged = [self.staging(r) for r in rollouts]
+        raw = _in_a_row([s.obs[:-1] for s in staged])  # [B, D]
+        actions = _in_a_row([s.actions for s in staged])
+        log_probs = _in_a_row([s.log_probs for s in staged])
         obs = policy.obs_norm(raw)
-        means = policy.actor(obs)
+        means = actor_means(policy, obs, rollouts)
         log_ratio = density(actions, means, log_std) - log_probs
         if self.mirror is not None:
             image = policy.obs_norm(self.mirror.obs(raw))
-            obs, means = torch.cat((obs, image)), torch.cat((means, policy.actor(image)))
+            seen = actor_means(policy, image, rollouts, name="mirror_hidden")
+            obs, means = torch.cat((obs, image)), torch.cat((means, seen))
             actions = torch.cat((actions, self.mirror.action(actions)))
         proximal = None
         if self.config.returns == "decoupled":
@@ -167,14 +176,13 @@ class Preparation:
     def _asked_critic(self, rollout: Rollout) -> _Valued:
         policy = self.policy
         steps, num = rollout.log_probs.shape
-        critic_obs = policy.critic_norm(joined([rollout.critic_obs]))  # [(T+1)*N, C]
-        outputs = policy.critic(critic_obs).view(steps + 1, num)
+        staged = self.staging(rollout)
+        critic_obs = policy.critic_norm(staged.critic_obs.flatten(0, 1))  # [(T+1)*N, C]
+        found, final = critic_outputs(policy, critic_obs, rollout, final=staged.final_critic_obs)
         final_values = np.zeros((steps, num), dtype=np.float32)
-        if len(rollout.final_index):
-            t, n = rollout.final_index.T
-            final = policy.value(torch.from_numpy(rollout.final_critic_obs))
-            final_values[t, n] = final.numpy()
-        return _Valued(critic_obs, outputs, policy.value_of(outputs).numpy(), final_values)
+        t, n = rollout.final_index.T
+        final_values[t, n] = policy.value_of(final).cpu().numpy()
+        return _Valued(critic_obs, found, policy.value_of(found).cpu().numpy(), final_values)
 
     def _returns(
         self, rollout: Rollout, valued: _Valued, log_ratio: Float32
@@ -202,7 +210,12 @@ class Preparation:
 
 def joined(parts: Sequence[Float32]) -> Tensor:
     """Rollout arrays as one tensor: ``[T, N, ...] each -> [sum T*N, ...]``."""
-    flat = [torch.from_numpy(np.ascontiguousarray(part)).flatten(0, 1) for part in parts]
+    return _in_a_row([torch.from_numpy(np.ascontiguousarray(part)) for part in parts])
+
+
+def _in_a_row(parts: Sequence[Tensor]) -> Tensor:
+    """``[T, N, ...] each -> [sum T*N, ...]``."""
+    flat = [part.flatten(0, 1) for part in parts]
     return flat[0] if len(flat) == 1 else torch.cat(flat)
 
 

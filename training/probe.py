@@ -22,6 +22,9 @@ PROBE_ROWS = 8
 TOLERANCE = 1e-4
 
 
+_MEMORIES = ("hidden", "critic_hidden")
+
+
 def policy_digest(policy: ActorCritic) -> str:
     """SHA-256 over names, types, shapes and bytes of all parameters and buffers."""
     sha = hashlib.sha256()
@@ -32,9 +35,24 @@ def policy_digest(policy: ActorCritic) -> str:
     return sha.hexdigest()
 
 
+def _hidden(rows: int, policy: ActorCritic) -> Arrays:
+    """Memories to ask with, ``[K, H]`` and ``[K, .]``: full of numbers, as they are in use."""
+    rng = np.random.default_rng(0)
+    sizes = {"hidden": policy.hidden_size, "critic_hidden": policy.critic_hidden_size}
+    return {
+        name: rng.uniform(-1.0, 1.0, (rows, size)).astype(np.float32)
+        for name, size in sizes.items()
+        if size
+    }
+
+
 @torch.no_grad()
 def make_probe(
-    policy: ActorCritic, obs: NDArray[np.float32], *, critic_obs: NDArray[np.float32]
+    policy: ActorCritic,
+    obs: NDArray[np.float32],
+    *,
+    critic_obs: NDArray[np.float32],
+    memories: Mapping[str, NDArray[np.float32]] | None = None,
 ) -> Arrays:
     """Ask the policy about some observations and keep the answers.
 
@@ -42,17 +60,30 @@ def make_probe(
         policy: who is asked.
         obs: ``[K, D]`` raw observations.
         critic_obs: ``[K, C]``.
+        memories: ``hidden [K, H]`` and ``critic_hidden [K, .]`` to ask with, where policy or
+            critic has a memory; some that are always the same if None.
 
     Returns:
         Arrays for a checkpoint: ``obs``, ``critic_obs``, ``mean [K, A]``, ``log_std [A]``,
-        ``value [K]``.
+        ``value [K]``, and for a policy with a memory the memories and ``next_hidden [K, H]``.
     """
+    kept = _hidden(len(obs), policy) if memories is None else dict(memories)
+    device = policy.log_std.device
+    none = torch.empty(len(obs), 0, device=device)
+    hidden, by_critic = (
+        torch.from_numpy(kept[name]).to(device) if name in kept else none for name in _MEMORIES
+    )
+    mean, following = policy.advance(torch.from_numpy(obs).to(device), hidden)
+    value, _ = policy.advance_critic(torch.from_numpy(critic_obs).to(device), by_critic)
+    if policy.hidden_size:
+        kept["next_hidden"] = following.cpu().numpy().copy()
     return {
         "obs": obs.copy(),
         "critic_obs": critic_obs.copy(),
-        "mean": policy.mean(torch.from_numpy(obs)).numpy().copy(),
-        "log_std": policy.log_std.numpy().copy(),
-        "value": policy.value(torch.from_numpy(critic_obs)).numpy().copy(),
+        "mean": mean.cpu().numpy().copy(),
+        "log_std": policy.log_std.cpu().numpy().copy(),
+        "value": value.cpu().numpy().copy(),
+        **kept,
     }
 
 
@@ -74,8 +105,9 @@ def verify_policy(
         raise FerryError(
             f"{source}: the weights in memory are not those that were stored; refusing to act"
         )
-    answers = make_probe(policy, probe["obs"], critic_obs=probe["critic_obs"])
-    for name in ("mean", "log_std", "value"):
+    memories = {name: probe[name] for name in _MEMORIES if name in probe}
+    answers = make_probe(policy, probe["obs"], critic_obs=probe["critic_obs"], memories=memories)
+    for name in set(answers) - {"obs", "critic_obs", *_MEMORIES}:
         stored, found = probe[name], answers[name]
         if stored.shape != found.shape or not np.allclose(
             found, stored, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=False

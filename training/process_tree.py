@@ -29,10 +29,10 @@ def descendants(pid: int | None = None) -> list[int]:
     return found
 
 
-def with_title(title: str) -> list[int]:
+def with_title(title: str, below: int | None = None) -> list[int]:
     """Descendants whose command line begins so; Ray names workers after their class."""
     found = []
-    for pid in descendants():
+    for pid in descendants(below):
         try:
             line = (_PROC / str(pid) / "cmdline").read_bytes()
         except OSError:

@@ -52,6 +52,8 @@ def read_rates(path: str | Path) -> Rates:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FerryError(f"{path}: no rates can be read from it: {error}") from error
+    if not isinstance(data, dict):
+        raise FerryError(f"{path}: expected an object of rates by name, found {data!r:.40}")
     return parse_config(Rates, data, source=str(path))
 
 

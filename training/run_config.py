@@ -14,6 +14,7 @@ from sim.task import EnvConfig
 from training.networks import NetworkConfig
 from training.ppo import PpoConfig
 from training.queue import OverBound
+from training.staging import DeviceName
 from training.symmetry import SymmetryConfig
 from training.throttle import ThrottleConfig
 
@@ -35,6 +36,10 @@ class RunLength(Config):
     threads: int = Field(
         default=1, ge=1, description="threads inside each network; actor and critic run in two"
     )
+    device: DeviceName = Field(
+        default="auto",
+        description="where the learner computes: cpu, cuda, or auto = cuda if there is one",
+    )
     stop_score: float | None = Field(
         default=None, description="stop at the first evaluation with this score; null for never"
     )
@@ -55,6 +60,12 @@ class RuntimeConfig(Config):
     evaluators: int = Field(
         default=1, ge=0, description="processes that score policies; 0 = nobody scores"
     )
+    learners: int = Field(
+        default=1, ge=1, description="processes that share out each update and do it together"
+    )
+    learner_timeout_s: float = Field(
+        default=60.0, gt=0.0, description="for an update of another learner; then it is replaced"
+    )
     fragments_per_update: int | None = Field(
         default=None, ge=1, description="rollouts of one update; null for as many as actors"
     )
@@ -71,7 +82,9 @@ class RuntimeConfig(Config):
         default="vtrace", description="in place of ppo.returns, since data is of older policies"
     )
     start_timeout_s: float = Field(
-        default=120.0, gt=0.0, description="until an actor's first rollout; then it is replaced"
+        default=120.0,
+        gt=0.0,
+        description="until an actor's first rollout, and for an evaluator to start",
     )
     fragment_timeout_s: float = Field(
         default=60.0, gt=0.0, description="for each later rollout; then the actor is replaced"
@@ -120,6 +133,16 @@ class RunConfig(EnvConfig):
     training: TrainingConfig = TrainingConfig()  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @model_validator(mode="after")
+    def _shaping_discounts_as_the_learner_does(self) -> Self:
+        gamma = self.training.ppo.gamma
+        if self.shaping is not None and self.shaping.gamma != gamma:
+            raise ConfigError(
+                f"shaping.gamma is {self.shaping.gamma:g} and training.ppo.gamma {gamma:g}; "
+                "expected the same, or shaping changes which policy is best"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _every_minibatch_has_samples(self) -> Self:
         samples = self.sim.worlds * self.training.horizon
         if self.training.ppo.minibatches > samples:
@@ -127,7 +150,42 @@ class RunConfig(EnvConfig):
                 f"training.ppo.minibatches is {self.training.ppo.minibatches}, but a rollout of "
                 f"sim.worlds * training.horizon has {samples} samples; expected no more minibatches"
             )
+        network = self.training.network
+        remembers = network.gru is not None or network.critic_gru is not None
+        if remembers and self.training.ppo.minibatches > self.sim.worlds:
+            raise ConfigError(
+                f"training.ppo.minibatches is {self.training.ppo.minibatches}, but with "
+                "training.network.gru or critic_gru a minibatch takes whole worlds, of which "
+                f"there are {self.sim.worlds} (sim.worlds); expected no more minibatches"
+            )
         return self
+
+
+def require_updates(config: RunConfig, *, actors: int) -> None:
+    """Refuse what the asynchronous runtime would find out when its processes have started.
+
+    Args:
+        config: as :func:`side_by_side_config` gives it.
+        actors: K.
+
+    Raises:
+        ConfigError: no update could ever be made: the queue is smaller than one, or a learner
+            would have nothing to learn from.
+    """
+    runtime = config.training.runtime
+    rollouts = runtime.fragments_per_update or actors
+    if runtime.queue_capacity is not None and runtime.queue_capacity < rollouts:
+        raise ConfigError(
+            f"training.runtime.queue_capacity is {runtime.queue_capacity}, but an update takes "
+            f"{rollouts} rollouts (fragments_per_update, or else actors); expected a queue that "
+            "holds as many"
+        )
+    worlds = rollouts * config.sim.worlds
+    if worlds < runtime.learners:
+        raise ConfigError(
+            f"training.runtime.learners is {runtime.learners}, but an update has rollouts of "
+            f"{worlds} worlds; expected one for each learner at least"
+        )
 
 
 #: Where two configurations may differ and still be the same run.

@@ -1,7 +1,8 @@
 """A run's folder: what is in it, when it may be written to, and how to read a policy from it.
 
 ``config.yaml`` (resolved), ``config_hash.txt``, ``run.json`` (command, seed, commit, versions),
-``metrics.jsonl``, ``evaluations.jsonl``, ``tensorboard/``, ``checkpoints/``.
+``metrics.jsonl``, ``evaluations.jsonl``, ``tensorboard/``, ``checkpoints/``, and ``diverged/`` if a
+world did, see :mod:`sim.black_box`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from real.config import config_hash, load_config, save_config
+from real.config import config_hash, save_config
 from real.errors import FerryError
 from training.checkpoint import (
     Checkpoint,
@@ -32,6 +33,7 @@ from training.checkpoint import (
     pointed,
     recover_checkpoints,
 )
+from training.gym_run import load_any_run_config
 from training.networks import ActorCritic
 from training.probe import verify_policy
 from training.run_config import RunConfig, differences
@@ -76,6 +78,11 @@ def checkpoints_of(run_dir: Path) -> Path:
     return run_dir / "checkpoints"
 
 
+def diverged_of(run_dir: Path) -> Path:
+    """The folder of the last steps of worlds that diverged; absent if none did."""
+    return run_dir / "diverged"
+
+
 def begin_run(run_dir: Path, config: RunConfig) -> None:
     """Make the folder of a new run and write what it is.
 
@@ -113,7 +120,7 @@ def resume_run(run_dir: Path, config: RunConfig) -> Checkpoint:
         raise FerryError(
             f"{run_dir} has no checkpoints, so there is nothing to resume; train without --resume"
         )
-    stored = load_config(RunConfig, run_dir / "config.yaml")
+    stored = load_any_run_config(run_dir / "config.yaml")
     found = differences(stored, config)
     if found:
         raise FerryError(
@@ -168,7 +175,7 @@ def load_policy(run_dir: str | Path, which: Pointer = "best") -> LoadedPolicy:
             f"{run_dir} is no run folder with checkpoints: expected config.yaml and at least one "
             "checkpoints/step_*; `ferry train` writes them"
         )
-    config = load_config(RunConfig, run_dir / "config.yaml")
+    config = load_any_run_config(run_dir / "config.yaml")
     folder = pointed(root, which)
     if folder is None and which == "best":
         log.info("%s was never evaluated; taking its newest checkpoint", run_dir)

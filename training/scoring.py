@@ -80,6 +80,7 @@ class _Desk:
     request: ScoreRequest | None = None
     ticket: Any = None
     since: float = 0.0
+    started: bool = False
 
 
 class EvaluatorCrew:
@@ -94,6 +95,7 @@ class EvaluatorCrew:
         timeout_s: for one evaluation.
         budget: of restarts.
         clock: monotonic time [s].
+        start_s: for the start of a process, besides its first evaluation.
     """
 
     def __init__(
@@ -104,9 +106,11 @@ class EvaluatorCrew:
         timeout_s: float,
         budget: RestartBudget,
         clock: Callable[[], float],
+        start_s: float = 0.0,
     ) -> None:
         self._engine = engine
         self._timeout_s = timeout_s
+        self._start_s = start_s
         self._budget = budget
         self._clock = clock
         self._waiting: deque[ScoreRequest] = deque()
@@ -151,10 +155,11 @@ class EvaluatorCrew:
         busy = [desk for desk in self._desks if desk.request is not None]
         ready = self._engine.wait([desk.ticket for desk in busy], 0.0)
         for desk in busy:
+            limit = self._timeout_s + (0.0 if desk.started else self._start_s)
             if desk.ticket in ready:
                 self._receive(desk)
-            elif self._clock() - desk.since > self._timeout_s:
-                self._replace(desk, f"no score within {self._timeout_s:g} s")
+            elif self._clock() - desk.since > limit:
+                self._replace(desk, f"no score within {limit:g} s")
         self._assign()
 
     def _receive(self, desk: _Desk) -> None:
@@ -163,6 +168,7 @@ class EvaluatorCrew:
         except RoleFailed as failure:
             self._replace(desk, str(failure))
             return
+        desk.started = True
         if desk.request is not None:
             self._finish(desk, Scored(desk.request, record, took_s))
 
@@ -183,4 +189,4 @@ class EvaluatorCrew:
                 self._desks.remove(desk)
             return
         log.warning("an evaluator is replaced: %s", cause)
-        desk.handle = self._engine.start_evaluator()
+        desk.handle, desk.started = self._engine.start_evaluator(), False

@@ -50,7 +50,8 @@ class Session:
         self._out = out
         self._root = checkpoints_of(out)
         self._run = config.training.run
-        self._patience_s = config.training.runtime.evaluation_timeout_s
+        waits = config.training.runtime
+        self._patience_s = waits.start_timeout_s + waits.evaluation_timeout_s
         self._runtime = runtime
         self._writer = writer
         self._scorers = scorers
@@ -63,7 +64,10 @@ class Session:
         self._start = time.perf_counter()
 
     def run(self, progress: ProgressFn, *, resumed: bool) -> None:
-        """Train; a last checkpoint is written whatever ends it, and scored unless a signal did."""
+        """Train; a last checkpoint is written at the end, and scored unless a signal made it.
+
+        An error leaves the checkpoint that was written before it.
+        """
         done = self._runtime.progress
         if resumed:
             self._saved_step = done.steps

@@ -1,4 +1,7 @@
-"""``ferry plan`` and ``ferry ablate``: options in, text out. Imported when one is asked for."""
+"""``ferry plan``, ``ferry ablate``, ``ferry view``: options in, text out.
+
+Imported when one is asked for.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def plan(
     config: Annotated[str, typer.Option(help="The task to plan for.")] = "a1_walk",
     overrides: Overrides = None,
     rates: Annotated[
-        Path | None, typer.Option(help="Measured rates (YAML); else measured here.")
+        Path | None, typer.Option(help="Measured rates (JSON); else measured here.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
@@ -67,3 +70,23 @@ def ablate(
             progress=progress,
         )
     typer.echo(f"{done.finished} of {done.total} runs; report: {done.report}")
+
+
+@app.command()
+def view(
+    source: Annotated[str, typer.Argument(help="A run folder, a bundle (.onnx) or a task.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.gif", help="Write this in place of a window.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of the animation.")] = 10.0,
+    overrides: Overrides = None,
+) -> None:
+    """Watch a policy, or a task's robot, in MuJoCo's viewer or as an animation.
+
+    Example: `ferry view configs/bundles/a1_walk.onnx --out walk.gif`
+    """
+    from training.view import view as run
+
+    written = run(source, out=out, seconds=seconds, overrides=overrides)
+    if written is not None:
+        typer.echo(f"written: {written}")

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from real.contract import CommandLimits
 from real.errors import FerryError, nearest
-from sim.commands import CommandConfig, VelocityCommands
+from real.reach import POSE_NAMES, ReachSpace
+from sim.commands import CommandConfig, Commands, VelocityCommands
+from sim.pose_commands import PoseCommands
 from sim.task import StartConfig
 
 Array = NDArray[np.float64]
@@ -36,6 +38,9 @@ PURPOSES: Mapping[Purpose, int] = {"selection": 0, "report": 1}
 #: Commands of an episode: one in ten stands, shorter ones than the dead band stand too [m/s and
 #: rad/s], and each is held for a time in which a robot can reach it and keep it [s].
 STANDING_SHARE, DEADBAND, HOLD_S = 0.1, 0.1, (4.0, 8.0)
+
+#: How long the suites hold a pose: a second of motion, and time to settle [s].
+POSE_HOLD_S = (3.0, 5.0)
 
 #: How a robot with a passive hinge starts, uniform in +-value: its default pose is a balance, in
 #: which a policy that does nothing would look perfect. Every suite without the task's own
@@ -73,6 +78,9 @@ SUITES: Mapping[str, Suite] = {
         Suite("nominal", "MuJoCo without randomisation, noise or delay", "mujoco", False),
         Suite("pybullet", "PyBullet, a physics engine training never saw", "pybullet", False),
         Suite("randomized", "MuJoCo with the task's own randomisation", "mujoco", True),
+        Suite(
+            "pybullet_randomized", "PyBullet with the task's own randomisation", "pybullet", True
+        ),
     )
 }
 
@@ -125,7 +133,12 @@ def generators(seeds: EpisodeSeeds, stream: str) -> list[np.random.Generator]:
 
 
 def episode_commands(
-    limits: CommandLimits, rngs: list[np.random.Generator], *, steps: int, dt_s: float
+    limits: CommandLimits,
+    rngs: list[np.random.Generator],
+    *,
+    steps: int,
+    dt_s: float,
+    space: ReachSpace | None = None,
 ) -> Array:
     """Commands of N episodes, over the whole range the policy was trained on.
 
@@ -133,23 +146,28 @@ def episode_commands(
     get the same ones.
 
     Args:
-        limits: ranges of vx, vy [m/s] and wz [rad/s], or of nothing.
+        limits: ranges of vx, vy [m/s] and wz [rad/s], of a pose, or of nothing.
         rngs: one generator per episode.
         steps: T.
         dt_s: control period [s].
+        space: the poses, of a policy that is commanded poses.
 
     Returns:
-        ``[T, N, 3]``, or ``[T, N, 0]`` for a policy without a command.
+        ``[T, N, 3]``, ``[T, N, 7]`` for poses, or ``[T, N, 0]`` for a policy without a command.
 
     Raises:
         FerryError: the policy takes another kind of command.
     """
     if limits.dim == 0:
         return np.empty((steps, len(rngs), 0))
+    source: Commands
+    if limits.names == POSE_NAMES and space is not None:
+        source = PoseCommands(space, len(rngs), rngs, hold_s=POSE_HOLD_S, control_dt_s=dt_s)
+        return _played(source, len(rngs), steps)
     if limits.names != ("vx", "vy", "wz"):
         raise FerryError(
             f"the policy's command is ({', '.join(limits.names)}); the suites command velocities "
-            "(vx, vy, wz)"
+            "(vx, vy, wz) or poses of an end effector"
         )
     ranges = zip(limits.names, limits.low, limits.high, strict=True)
     config = CommandConfig(
@@ -159,8 +177,13 @@ def episode_commands(
         hold_s=HOLD_S,
     )
     source = VelocityCommands(config, len(rngs), rngs, control_dt_s=dt_s)
-    source.reset(np.arange(len(rngs)))
-    out = np.empty((steps, len(rngs), 3))
+    return _played(source, len(rngs), steps)
+
+
+def _played(source: Commands, num: int, steps: int) -> Array:
+    """``[T, N, C]`` what a source of commands gives from its beginning."""
+    source.reset(np.arange(num))
+    out = np.empty((steps, *source.value.shape))
     for step in range(steps):
         out[step] = source.value
         source.step()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,13 +114,26 @@ class Mirror:
         terms = [_mirror_term(term, by_source) for term in observation.terms]
         return Mirror(joined(terms), actuated)
 
+    @staticmethod
+    def of_env(config: SymmetryConfig, env: Any) -> Mirror | None:
+        """The mirror of a robot's env, or None where the run uses none."""
+        if not config.enabled:
+            return None
+        # Only a robot's env has these.
+        specs = {"observation": env.observation_spec, "action": env.action_spec}
+        return Mirror.of(config, env.robot, **specs)
+
     def obs(self, obs: Tensor) -> Tensor:
         """``[..., D] -> [..., D]``, raw observations."""
-        return obs.index_select(-1, self._obs_index) * self._obs_sign
+        return _image(obs, self._obs_index, self._obs_sign)
 
     def action(self, action: Tensor) -> Tensor:
         """``[..., A] -> [..., A]``."""
-        return action.index_select(-1, self._action_index) * self._action_sign
+        return _image(action, self._action_index, self._action_sign)
+
+
+def _image(x: Tensor, index: Tensor, sign: Tensor) -> Tensor:
+    return x.index_select(-1, index.to(x.device)) * sign.to(x.device)
 
 
 def mirror_joints(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -21,7 +22,9 @@ from real.errors import FerryError
 from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
 from training.async_loop import AsyncRuntime
+from training.gym_run import gym_run, gym_scorer, load_any_run_config, make_worlds
 from training.learner import Learner
+from training.learner_group import LeadLearner, LearnerSpec
 from training.loop import Runtime, SerialRuntime
 from training.metrics import MetricsWriter, drop_records_after
 from training.progress import ProgressFn, silent
@@ -33,10 +36,17 @@ from training.roles import (
     Task,
     actor_id,
 )
-from training.run_config import RunConfig, load_run_config, side_by_side_config, with_limits
+from training.run_config import (
+    RunConfig,
+    load_run_config,
+    require_updates,
+    side_by_side_config,
+    with_limits,
+)
 from training.run_folder import (
     LoadedPolicy,
     begin_run,
+    diverged_of,
     load_policy,
     new_run_dir,
     resume_run,
@@ -45,10 +55,14 @@ from training.scoring import EvaluatorCrew, InlineScorers, Scorers
 from training.session import Session
 from training.symmetry import Mirror
 
+if TYPE_CHECKING:  # Ray is an extra
+    from training.ray_processes import Processes
+
 __all__ = [
     "LoadedPolicy",
     "RunConfig",
     "TrainResult",
+    "load_any_run_config",
     "load_policy",
     "load_run_config",
     "new_run_dir",
@@ -135,13 +149,15 @@ def train(
         evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
         # The worlds come first: a task that cannot run leaves no folder behind.
-        env = (env_factory or _task_env)(config, (0, 0))
+        env = (env_factory or functools.partial(_task_env, run=out))(config, (0, 0))
         stack.callback(env.close)
         if runtime == "serial":
             made = _serial(config, env, evaluate)
         else:
+            # Each of many actors has one core.
+            own = functools.partial(_task_env, run=out.absolute(), threads=1)
             # The run folder keeps the configuration that both runtimes read.
-            task = Task(side_by_side_config(config), env_factory or _actor_env, evaluate)
+            task = Task(side_by_side_config(config), env_factory or own, evaluate)
             made = _asynchronous(env, task, address)
         trainer, scorers = stack.enter_context(made)
         if resume:
@@ -165,32 +181,42 @@ def train(
     )
 
 
-def _task_env(config: RunConfig, stream: Stream) -> VectorEnv:
-    return make_env(config, seed=config.training.seed, stream=stream)
-
-
-def _actor_env(config: RunConfig, stream: Stream) -> VectorEnv:
-    """The worlds of one of many actors, each of which has one core."""
-    return make_env(config, seed=config.training.seed, stream=stream, threads=1)
+def _task_env(
+    config: RunConfig, stream: Stream, *, run: Path, threads: int | None = None
+) -> VectorEnv:
+    """The task's own worlds; what diverges is left in the run folder, also by other processes."""
+    if gym_run(config) is not None:
+        return make_worlds(config, stream)
+    return make_env(
+        config,
+        seed=config.training.seed,
+        stream=stream,
+        threads=threads,
+        diverged=diverged_of(run) / actor_id(stream),
+    )
 
 
 def _selection(config: RunConfig) -> Evaluate:
+    if gym_run(config) is not None:
+        return gym_scorer(config)
     # Imported here, since it brings the robot's side: controller, filter and ONNX Runtime.
     from training.evaluator import selection_scorer
 
     return selection_scorer(config)
 
 
-def _learner(config: RunConfig, env: VectorEnv) -> Learner:
+def _learner(config: RunConfig, env: VectorEnv) -> LearnerSpec:
     training = config.training
-    return Learner(
+    return LearnerSpec(
         env.policy_dim,
         env.critic_dim,
         action_dim=env.action_dim,
         network=training.network,
         ppo=training.ppo,
         seed=training.seed,
-        mirror=_mirror(config, env),
+        mirror=Mirror.of_env(training.symmetry, env),
+        threads=training.run.threads,
+        device=training.run.device,
     )
 
 
@@ -199,8 +225,15 @@ def _serial(
     config: RunConfig, env: VectorEnv, evaluate: Evaluate | None
 ) -> Iterator[tuple[Runtime, Scorers | None]]:
     training = config.training
-    actor = ActorWorker(env, actor_id((0, 0)), network=training.network, seed=training.seed)
-    runtime = SerialRuntime(actor, _learner(config, env), horizon=training.horizon)
+    actor = ActorWorker(
+        env,
+        actor_id((0, 0)),
+        network=training.network,
+        seed=training.seed,
+        mirror=Mirror.of_env(training.symmetry, env),
+    )
+    learner = _learner(config, env).make()
+    runtime = SerialRuntime(actor, learner, horizon=training.horizon)
     yield runtime, None if evaluate is None else InlineScorers(evaluate)
 
 
@@ -217,20 +250,21 @@ def _asynchronous(
     config, training = task.config, task.config.training
     runtime_config = training.runtime
     actors = runtime_config.actors or max(1, (os.cpu_count() or 2) - 1)
+    require_updates(config, actors=actors)
     evaluators = 0 if task.evaluate is None else runtime_config.evaluators
     numbers = env.num_envs * (training.horizon + 1) * (env.policy_dim + env.critic_dim)
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(
             ray_engine(
                 task,
-                processes=actors + evaluators,
+                processes=actors + evaluators + runtime_config.learners - 1,
                 rollout_bytes=8 * numbers,  # four for each, and as much for all that is smaller
                 rollouts=4 * actors,
                 address=address,
             )
         )
         runtime = AsyncRuntime(
-            _learner(config, env),
+            stack.enter_context(_lead(config, env, engine.processes, local=address is None)),
             engine,
             config=runtime_config,
             actors=actors,
@@ -244,6 +278,7 @@ def _asynchronous(
             engine,
             evaluators,
             timeout_s=runtime_config.evaluation_timeout_s,
+            start_s=runtime_config.start_timeout_s,
             budget=RestartBudget(
                 runtime_config.max_restarts, runtime_config.restart_window_s, clock=time.monotonic
             ),
@@ -253,16 +288,24 @@ def _asynchronous(
         yield runtime, crew
 
 
-def _mirror(config: RunConfig, env: VectorEnv) -> Mirror | None:
-    if not config.training.symmetry.enabled:
-        return None
-    task: Any = env  # only a robot's env has the specs below
-    return Mirror.of(
-        config.training.symmetry,
-        task.robot,
-        observation=task.observation_spec,
-        action=task.action_spec,
-    )
+@contextlib.contextmanager
+def _lead(
+    config: RunConfig, env: VectorEnv, processes: Processes, *, local: bool
+) -> Iterator[Learner]:
+    """The learner of this process, and with it those of others if there are any."""
+    spec, runtime = _learner(config, env), config.training.runtime
+    if runtime.learners == 1:
+        yield spec.make()
+        return
+    from training.cluster_learners import RayLearnerHost
+
+    budget = RestartBudget(runtime.max_restarts, runtime.restart_window_s, clock=time.monotonic)
+    host = RayLearnerHost(spec, processes, local=local)
+    lead = LeadLearner(spec, host, config=runtime, budget=budget, clock=time.monotonic)
+    try:
+        yield lead
+    finally:
+        lead.close()
 
 
 @contextlib.contextmanager

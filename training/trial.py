@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +12,16 @@ from numpy.typing import NDArray
 from deploy.controller import Controller
 from deploy.policy import Policy
 from deploy.safety import SafetySettings
+from real.contract import PolicyContract
 from real.errors import FerryError
 from real.frames import tilt
+from real.reach import ReachSpace
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
 from sim.engine import Engine, InitialState, WorldState
+from sim.engines import make_engine
 from sim.measure import passive_hinges
-from sim.mujoco_engine import MujocoEngine
-from sim.randomize import Randomizer, delay_max_s
+from sim.randomize import Randomizer
 from sim.sensors import Sensors
 from sim.task import EnvConfig, draw_start
 from training.progress import ProgressFn
@@ -43,6 +47,7 @@ class Trajectory:
         height_m: ``[T, N]`` height of the base [m].
         lean_rad: ``[T, N]`` how far passive hinges are from upright, see
             :func:`training.scores.lean`; NaN where the physics diverged.
+        q: ``[T, N, J]`` joint positions at the end of each step [rad or m].
         verdict: ``[T, N]`` :class:`~deploy.safety.Verdict` values.
     """
 
@@ -52,6 +57,7 @@ class Trajectory:
     tilt_rad: Array
     height_m: Array
     lean_rad: Array
+    q: Array
     verdict: NDArray[np.int8]
 
 
@@ -79,7 +85,7 @@ class Worlds:
         self._randomizer: Randomizer | None = None
         self._sensors: Sensors | None = None
         if not suite.randomized:
-            self._engine: Engine = _engine(suite, robot, len(seeds))
+            self._engine: Engine = _engine(suite, robot, len(seeds), {})
             if passive_hinges(robot).size:
                 self._first = draw_start(OFF_BALANCE, robot, generators(seeds, "start"))
             return
@@ -88,9 +94,7 @@ class Worlds:
                 f"suite {suite.name!r} needs the task's own randomisation, which a bundle does not "
                 "carry; evaluate the run folder"
             )
-        delay = delay_max_s(config.randomize)
-        engine = MujocoEngine(robot, len(seeds), threads=_threads(len(seeds)), delay_max_s=delay)
-        self._engine = engine
+        engine = self._engine = _engine(suite, robot, len(seeds), config.randomize)
         self._randomizer = Randomizer(
             config.randomize,
             engine,
@@ -102,6 +106,7 @@ class Worlds:
             len(seeds),
             generators(seeds, "sensor"),
             joints=len(robot.joints),
+            control_dt_s=robot.control_dt_s,
         )
         self._first = draw_start(config.start, robot, generators(seeds, "start"))
 
@@ -118,6 +123,7 @@ class Worlds:
         """One control period; what the sensors report after it, and what is true."""
         if self._randomizer is not None:
             self._randomizer.before_step()
+            command = replace(command, q_des=self._randomizer.to_motors(command.q_des))
         self._engine.apply(command)
         truth = self._engine.state()
         return self._sensed(truth), truth
@@ -127,20 +133,19 @@ class Worlds:
         self._engine.close()
 
     def _sensed(self, truth: WorldState) -> RobotState:
-        return truth.robot if self._sensors is None else self._sensors.sense(truth.robot)
+        if self._randomizer is None or self._sensors is None:
+            return truth.robot
+        return self._sensors.sense(self._randomizer.reported(truth.robot))
 
 
-def _threads(num: int) -> int:
-    """Few worlds are stepped in less time than it takes to wake other threads on a busy machine."""
-    return 1 if num <= 64 else 0
-
-
-def _engine(suite: Suite, robot: RobotSpec, num: int) -> Engine:
-    if suite.engine == "mujoco":
-        return MujocoEngine(robot, num, threads=_threads(num))
-    from sim.pybullet_engine import PyBulletEngine  # an extra of its own
-
-    return PyBulletEngine(robot, num)
+def _engine(suite: Suite, robot: RobotSpec, num: int, randomize: Mapping[str, Any]) -> Engine:
+    # Few worlds are stepped in less time than it takes to wake other threads on a busy machine, or
+    # to start other processes.
+    few: int | None = 1 if suite.engine == "mujoco" else None
+    enough = 64 if suite.engine == "mujoco" else 4
+    return make_engine(
+        suite.engine, robot, num, threads=0 if num > enough else few, randomize=randomize
+    )
 
 
 def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajectory:
@@ -152,10 +157,14 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
     contract, seeds = policy.contract, worlds.seeds
     dt, num = contract.control_dt_s, len(seeds)
     steps = round(worlds.suite.episode_s / dt)
-    command = episode_commands(contract.command, generators(seeds, "command"), steps=steps, dt_s=dt)
+    space = contract_space(contract)
+    command = episode_commands(
+        contract.command, generators(seeds, "command"), steps=steps, dt_s=dt, space=space
+    )
     lin_vel, ang_vel = np.empty((steps, num, 3)), np.empty((steps, num, 3))
     tilted, height = np.empty((steps, num)), np.empty((steps, num))
     leaning = np.empty((steps, num))
+    positions = np.empty((steps, num, len(worlds.robot.joints)))
     hinges, upright = passive_hinges(worlds.robot), worlds.robot.q_default
     verdict = np.empty((steps, num), dtype=np.int8)
     controller = Controller(policy, num, settings=SAFETY)
@@ -171,11 +180,20 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
         lin_vel[step], ang_vel[step] = truth.lin_vel_b, truth.robot.gyro_b
         tilted[step] = np.where(truth.diverged, np.nan, tilt(truth.robot.quat_wb))
         height[step] = truth.position_w[:, 2]
+        positions[step] = truth.robot.q
         off = (truth.robot.q - upright)[:, hinges]
         leaning[step] = np.where(truth.diverged, np.nan, lean(off))
         verdict[step] = tick.verdict
         progress(step + 1, steps)
-    return Trajectory(command, lin_vel, ang_vel, tilted, height, leaning, verdict)
+    return Trajectory(command, lin_vel, ang_vel, tilted, height, leaning, positions, verdict)
+
+
+def contract_space(contract: PolicyContract) -> ReachSpace | None:
+    """The poses that a policy may be commanded; None where it is commanded none."""
+    if contract.reach is None:
+        return None
+    low, high = contract.command.low, contract.command.high
+    return ReachSpace(contract.reach, contract.joints, low=low, high=high)
 
 
 def _now_ns(state: RobotState) -> int:

@@ -27,7 +27,7 @@ from deploy.records import read_step
 from tests.deploy.stand_bundle import write_bundle
 
 #: No wait in these tests is longer, however busy the computer.
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LATCHED = QoSProfile(
     depth=1,
     reliability=ReliabilityPolicy.RELIABLE,
@@ -118,6 +118,13 @@ class Probe:
         assert done.wait(PATIENCE_S), f"{service} does not answer"
         return future.result().success, future.result().message
 
+    def until_answered(self, service, answer):
+        """Call a Trigger service until it answers so: a node may not have heard the mode yet."""
+        deadline = time.monotonic() + PATIENCE_S
+        while (found := self.call(service)) != answer:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)
+
     def set_parameter(self, node, name, value):
         """Set a text parameter of a node; returns why it is refused, or nothing."""
         client = AsyncParameterClient(self.node, node)
@@ -199,9 +206,9 @@ def describe(
         record=record,
         metadata={"bundle": "stand"},
         safety_settings=settings,
-        # Half a second: these tests look at what follows a silence, on computers that may be busy
-        # with ten other tests and then fall silent for a fifth of a second by themselves.
-        watchdog_periods=25.0,
+        # A second: these tests look at what follows a silence, on computers that may be busy with
+        # ten other tests and then fall silent for a fifth of a second by themselves.
+        watchdog_periods=50.0,
         domain_id=int(os.environ["ROS_DOMAIN_ID"]),
     )
     return replace(described, nodes=tuple(n for n in described.nodes if n.name not in without))

@@ -13,7 +13,7 @@ from deploy.bundle import CONTRACT_KEY, DIGEST_KEY, GOLDEN_KEY, golden_json
 from deploy.onnx_file import read_onnx, with_metadata
 from real.action import ActionSpec
 from real.contract import CommandLimits, Golden, PolicyContract
-from real.observation import SOURCES, ObservationSpec, make_term
+from real.observation import POSE_SOURCES, SOURCES, ObservationSpec, make_term
 from real.spec import RobotSpec, load_robot
 
 LIMITS = CommandLimits(
@@ -30,6 +30,7 @@ def stand_contract(robot: RobotSpec | None = None, *, history: int = 1) -> Polic
     terms = [
         make_term(name, spec, command_dim=3, history=history if name == "joint_pos" else 1)
         for name in SOURCES
+        if name not in POSE_SOURCES
     ]
     return PolicyContract.of_robot(
         spec,

@@ -62,10 +62,14 @@ def load(monkeypatch):
 def given(tmp_path):
     settings = tmp_path / "safety.yaml"
     settings.write_text("ramp_s: 1.5\n")
+    params = tmp_path / "params.yaml"
+    params.write_text("safety_node: {ros__parameters: {watchdog_periods: 6.0}}\n")
     return {
         "bundle": str(write_bundle(tmp_path / "stand.onnx")),
         "robot": "loopback",
         "robot_file": "",
+        "trusted_keys": "",
+        "params": str(params),
         "robot_options": "{start: {FL_hip_joint: 0.1}}",
         "safety_settings": str(settings),
         "record": str(tmp_path / "out.mcap"),
@@ -85,6 +89,7 @@ def test_it_starts_exactly_the_graph(load, given):
         safety_settings=Path(given["safety_settings"]),
         twist_stamped=True,
         bundle_sha256=read_bundle(given["bundle"]).sha256,
+        params=Path(given["params"]),
     )
 
     def without_metadata(argv):

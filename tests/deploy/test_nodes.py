@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,7 +20,10 @@ from std_msgs.msg import String
 
 from deploy.convert import set_stamp, to_ns
 from deploy.modes import Mode
+from deploy.policy_node import COMMAND_AGE_S
 from deploy.robot_node import contract_of
+from deploy.signing import make_keys, write_signature
+from real.errors import FerryError
 from real.log import read_log
 from real.spec import load_robot
 from tests.deploy.ros_probe import (
@@ -29,11 +33,12 @@ from tests.deploy.ros_probe import (
     describe,
     positions,
     running,
+    stamps,
     with_parameters,
 )
 from tests.deploy.stand_bundle import other_gain, stand_contract, write_bundle
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
 A1 = load_robot("a1")
 NAMES = A1.joint_names
@@ -57,11 +62,15 @@ def test_armed_it_ramps_from_the_measured_pose_runs_and_stops_when_told(tmp_path
         probe.until(lambda: len(probe.commands) > after + 5, "commands after the stop")
         assert not any(len(c.position) for c in probe.commands[after:])
     assert [p.returncode for p in run.processes.values()] == [0, 0, 0, 0]
-    _check_recording(record, measured)
+    _check_recording(record, measured, known=stamps(probe.states))
 
 
-def _check_recording(record, measured):
-    """The recording tells the same story, to this project's reader and to another one."""
+def _check_recording(record, measured, *, known):
+    """The recording tells the same story, to this project's reader and to another one.
+
+    Best effort may lose messages to a recorder on a busy computer: states that somebody else saw
+    are ``known`` too.
+    """
     log = read_log(record)
     assert log.damage is None
     assert log.metadata["ferry"] == {"bundle": "stand"}
@@ -72,9 +81,10 @@ def _check_recording(record, measured):
     order = [moved.names.index(n) for n in NAMES]
     targets = moved.values["position"][moving][:, order]
     # A cubic over 2 s from the pose it was in; its steepest slope is 1.5 times the mean one.
-    np.testing.assert_allclose(targets[0], measured, atol=0.02)
-    np.testing.assert_allclose(targets[-1], DEFAULT, atol=1e-6)
     steepest = 1.5 * np.abs(measured - DEFAULT).max() / 2.0
+    begun_s = max(0.0, (moved.stamp_ns[moving][0] - armed_ns) * 1e-9)
+    np.testing.assert_allclose(targets[0], measured, atol=0.02 + steepest * begun_s)
+    np.testing.assert_allclose(targets[-1], DEFAULT, atol=1e-6)
     elapsed = np.diff(moved.stamp_ns[moving])[:, None] * 1e-9
     assert (np.abs(np.diff(targets, axis=0)) <= 1.01 * steepest * elapsed + 1e-6).all()
     states = log["/joint_states"]
@@ -83,8 +93,8 @@ def _check_recording(record, measured):
     # One tick per control period of the states' stamps, each answering a state of that stamp.
     ticks = log["/policy/step"].stamp_ns
     recorded = (ticks >= states.stamp_ns[0]) & (ticks <= states.stamp_ns[-1])
-    assert recorded.sum() > 100
-    assert set(ticks[recorded]) <= set(states.stamp_ns)
+    assert recorded.sum() > 20
+    assert set(ticks[recorded]) <= set(states.stamp_ns) | set(known)
     assert len(ticks) <= (ticks[-1] - ticks[0]) / 20e6 + 2
     from rosbags.rosbag2 import Reader
 
@@ -124,13 +134,31 @@ def test_a_killed_safety_node_leaves_a_robot_that_stops_by_itself(tmp_path):
         probe.until_said("robot_node", "safe stop: newest command is")
 
 
-def test_states_that_stop_coming_end_in_damp(tmp_path):
+def test_states_that_stop_coming_end_in_damp_and_the_policy_is_not_blamed(tmp_path):
     with running(describe(tmp_path), tmp_path) as (run, probe):
         probe.arm()
         run.processes["robot_node"].send_signal(signal.SIGSTOP)
         probe.until_mode("DAMP")
         probe.until_said("safety_node", "DAMP: no new state for")
         run.processes["robot_node"].send_signal(signal.SIGCONT)
+
+
+def test_a_safety_node_that_stood_still_blames_nobody_else(tmp_path):
+    with running(describe(tmp_path), tmp_path) as (run, probe):
+        probe.arm()
+        run.processes["safety_node"].send_signal(signal.SIGSTOP)
+        # The robot stops by itself meanwhile.
+        probe.until_said("robot_node", "safe stop: newest command is")
+        stopped = len(probe.commands)
+        run.processes["safety_node"].send_signal(signal.SIGCONT)
+        probe.until(lambda: len(probe.commands) > stopped, "it speaks again")
+        # Where it hears all that came before it looks at its clock, it may go on.
+        probe.until(lambda: probe.modes[-1] == "DAMP" or len(probe.commands) > stopped + 20, "more")
+        if probe.modes[-1] == "DAMP":
+            probe.until_said("safety_node", "DAMP: ")
+            said = probe.diagnostics["safety_node"]
+            assert "no new state" not in said
+            assert "no policy command" not in said
 
 
 def test_joints_are_mapped_by_name_and_what_is_not_finite_is_never_forwarded(tmp_path):
@@ -197,7 +225,8 @@ def test_another_bundle_is_loaded_while_stopped_and_refused_if_it_is_another_con
         probe.until(lambda: bool(probe.steps), "the policy ticks")
         assert not probe.steps[-1].mean.any()
         probe.arm()
-        assert probe.call("/policy/reload") == (False, "mode is RUN: /disarm first")
+        # It may not have heard yet that the ramp is over.
+        probe.until_answered("/policy/reload", (False, "mode is RUN: /disarm first"))
         assert "mode is RUN" in probe.set_parameter("policy_node", "bundle", str(other))
         probe.call("/disarm")
         probe.until_mode("DAMP")
@@ -217,6 +246,29 @@ def test_another_bundle_is_loaded_while_stopped_and_refused_if_it_is_another_con
         probe.arm()
 
 
+def test_with_trusted_keys_only_signed_bundles_start_and_only_those_are_loaded_later(tmp_path):
+    described = describe(tmp_path)
+    bundle = tmp_path / "stand.onnx"
+    make_keys(tmp_path / "keys" / "fleet")
+    for node in ("policy_node", "safety_node"):
+        parameters = ["-p", f"bundle:={bundle}", "-p", f"trusted_keys:={tmp_path / 'keys'}"]
+        command = [sys.executable, "-m", f"deploy.{node}", "--ros-args", *parameters]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 2, done.stderr
+        assert "it is not signed (there is no stand.onnx.sig)" in done.stderr
+    write_signature(bundle, bundle.read_bytes(), tmp_path / "keys" / "fleet")
+    for node in ("policy_node", "safety_node"):
+        described = with_parameters(described, node, trusted_keys=str(tmp_path / "keys"))
+    other = write_bundle(tmp_path / "other.onnx", gain=0.1)
+    with running(described, tmp_path) as (_, probe):
+        probe.until(lambda: bool(probe.commands), "the safety node speaks")
+        probe.settle("policy_node", "bundle", str(other))
+        success, why = probe.call("/policy/reload")
+        assert (success, "other.onnx: it is not signed" in why) == (False, True)
+        write_signature(other, other.read_bytes(), tmp_path / "keys" / "fleet")
+        assert probe.call("/policy/reload") == (True, "")
+
+
 def test_nodes_refuse_to_start_on_other_bytes_than_were_checked(tmp_path):
     bundle = write_bundle(tmp_path / "stand.onnx")
     for module in ("deploy.policy_node", "deploy.safety_node"):
@@ -225,7 +277,7 @@ def test_nodes_refuse_to_start_on_other_bytes_than_were_checked(tmp_path):
             [sys.executable, "-m", module, "--ros-args", *extra],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=PATIENCE_S,
             check=False,
         )
         assert done.returncode == 2, done.stderr
@@ -283,14 +335,17 @@ def test_velocity_commands_are_clamped_and_forgotten_after_half_a_second(tmp_pat
         message.linear.x, message.linear.y, message.angular.z = 5.0, -0.2, 0.7
         probe.until(lambda: bool(probe.steps), "the policy ticks")
 
+        sent_s = 0.0
+
         def told():
+            nonlocal sent_s
+            sent_s = time.monotonic()
             probe.drive(message)
             return np.allclose(probe.steps[-1].observation[seen], [1.2, -0.2, 0.7])
 
         probe.until(told, "the command, in its range")
-        last = time.monotonic()
         probe.until(lambda: not probe.steps[-1].observation[seen].any(), "the command is forgotten")
-        assert time.monotonic() - last > 0.3
+        assert time.monotonic() - sent_s > COMMAND_AGE_S
 
 
 def test_stamped_velocity_commands_are_judged_by_their_stamp(tmp_path):
@@ -342,21 +397,31 @@ def test_signals_end_every_node_in_order(tmp_path, number):
     assert read_log(tmp_path / "out.mcap").damage is None
 
 
-def test_a_killed_recorder_leaves_all_but_the_last_second(tmp_path):
+def test_a_killed_recorder_leaves_all_that_it_had_written_down(tmp_path):
+    """It does so every quarter of a second: nobody must end it for that."""
     record = tmp_path / "out.mcap"
+
+    def written_ns():
+        with contextlib.suppress(FerryError):
+            return read_log(record, topics=["/joint_states"])["/joint_states"].stamp_ns[-1]
+        return 0
+
     with running(describe(tmp_path, record=record), tmp_path) as (run, probe):
         probe.until(lambda: len(probe.states) > 300, "states")
+        heard_ns = stamps(probe.states)[-1]
+        deadline = time.monotonic() + PATIENCE_S
+        while written_ns() < heard_ns:
+            assert time.monotonic() < deadline, "what came is not written down"
+            time.sleep(0.1)
         run.processes["recorder_node"].kill()
-        killed_ns = time.time_ns()
-    log = read_log(record, topics=["/joint_states"])
-    assert log.damage is not None
-    assert killed_ns - log["/joint_states"].log_ns[-1] < 1_000_000_000
+    assert written_ns() >= heard_ns
+    assert read_log(record).damage is not None
 
 
 SUPERVISOR = """
 import sys
 from pathlib import Path
-from deploy.supervisor import run_graph
+from deploy.graph_run import run_graph
 from tests.deploy.ros_probe import describe
 folder = Path(sys.argv[1])
 run_graph(describe(folder), on_status=lambda line: print(line, flush=True), log_dir=folder)
@@ -425,7 +490,7 @@ def test_a_node_with_a_wrong_parameter_says_so_and_exits_with_2(arguments, words
         [sys.executable, "-m", module, "--ros-args", *extra],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 2, done.stderr

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import deploy.preflight as preflight_module
 from deploy.graph import LOOPBACK, RobotChoice, choose_robot
 from deploy.preflight import preflight, require_ros
 from deploy.supervisor import deploy
@@ -21,6 +23,14 @@ class Robot:
 
 class Fake:
     simulated = True
+
+class Serial:
+    simulated = False
+    def __init__(self, robot, port, *, speed=115200): ...
+
+class Open:
+    simulated = False
+    def __init__(self, robot, **settings): ...
 """
 
 
@@ -63,6 +73,70 @@ def test_a_bundle_for_a_robot_nobody_knows_is_refused_by_name(tmp_path):
         preflight(bundle, LOOP)
     with pytest.raises(FerryError, match="robot: policy has 'a2', robot reports 'a1'"):
         preflight(bundle, LOOP, robot_name="a1")
+
+
+@pytest.mark.ros
+def test_a_bundles_robot_that_does_not_ship_is_asked_for_by_option(tmp_path):
+    robot = replace(load_robot("a1"), name="a2")
+    bundle = write_bundle(tmp_path / "other.onnx", stand_contract(robot))
+    with pytest.raises(FerryError, match=r"other\.onnx is for the robot 'a2'.*--robot-file FILE"):
+        preflight(bundle, LOOP)
+    # A file that was asked for by name and is not there is another mistake.
+    with pytest.raises(FerryError) as raised:
+        preflight(bundle, LOOP, robot_name="a22")
+    assert "--robot-file" not in str(raised.value)
+
+
+@pytest.mark.ros
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    ("robot", "options", "words"),
+    [
+        ("loopback", {"port": 3}, "no option 'port'.*; it has: period_s, command_timeout_s"),
+        ("loopback", {"viscosty": 3.0}, "did you mean 'viscosity'"),
+        ("sim:mujoco", {"frction": 1.0}, "did you mean 'friction'"),
+        ("sim:pybullet", {"gain": 1.0}, "it has: friction, hold_until_commanded"),
+        ("driver_of_mine:Robot", {"port": 3}, "it has: none"),
+        ("driver_of_mine:Serial", {"speed": 9600}, "needs the option port: add --option port="),
+    ],
+)
+def test_an_option_that_the_plug_in_does_not_take_is_refused(bundle, robot, options, words):
+    with pytest.raises(FerryError, match=words):
+        preflight(bundle, choose_robot(robot, options=options))
+
+
+@pytest.mark.ros
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    ("robot", "options"),
+    [
+        ("loopback", {"viscosity": 2.0}),
+        ("sim:mujoco", {"friction": 1.0}),
+        ("driver_of_mine:Serial", {"port": 3}),
+        ("driver_of_mine:Open", {"whatever": 3}),
+    ],
+)
+def test_options_that_the_plug_in_takes_pass(bundle, robot, options):
+    choice = preflight(bundle, choose_robot(robot, options=options)).choice
+    assert choice.options == options
+
+
+@pytest.mark.ros
+def test_a_ros_that_cannot_be_imported_is_found_before_anything_starts(
+    bundle, tmp_path, monkeypatch
+):
+    (tmp_path / "rclpy").mkdir()
+    broken = "raise ImportError('libpython3.12.so.1.0: cannot open shared object file')"
+    (tmp_path / "rclpy" / "__init__.py").write_text(broken)
+    with monkeypatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        preflight_module._require_import.cache_clear()
+        with pytest.raises(FerryError, match=r"cannot be imported by .*libpython3\.12") as raised:
+            require_ros()
+        assert "\n" not in str(raised.value)
+        with pytest.raises(FerryError, match="libpython"):
+            deploy(bundle, "loopback")
+    require_ros()  # a failure is not remembered
 
 
 @pytest.mark.ros

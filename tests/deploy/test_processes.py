@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import threading
-import time
 
 import pytest
 
+from deploy import processes
 from deploy.graph import Graph, NodeSpec
-from deploy.processes import Supervisor
-from deploy.supervisor import run_graph
+from deploy.graph_run import run_graph
+from deploy.processes import STOP_S, Supervisor
 
 PREAMBLE = """
-import json, os, signal, sys, time
+import json, os, pathlib, signal, sys, time
+ready = pathlib.Path(__file__).with_suffix(".ready")
 def say(event, **fields):
     print(json.dumps({"node": "x", "event": event, **fields}), flush=True)
 def until_told():
     told = []
     signal.signal(signal.SIGINT, lambda *_: told.append(1))
+    ready.touch()
     say("ready")
     while not told:
         time.sleep(0.01)
@@ -30,7 +31,11 @@ PROGRAMS = {
     "good": "until_told()",
     "stubborn": "signal.signal(signal.SIGINT, signal.SIG_IGN); say('ready'); time.sleep(60)",
     "finishing": "say('ready'); time.sleep(0.3); say('summary', completed=True)",
-    "failing": "say('ready'); time.sleep(0.2); sys.stderr.write('what happened'); sys.exit(3)",
+    # Not before the others can be stopped in order.
+    "failing": (
+        "say('ready')\nwhile not ready.with_name('good_program.ready').exists(): time.sleep(0.01)\n"
+        "sys.stderr.write('what happened'); sys.exit(3)"
+    ),
     "explaining": "say('ready'); say('error', message='gains differ'); sys.exit(2)",
     "chatty": "print('vendor banner'); print('{not json'); print('[1]'); until_told()",
     "moving": "say('ready'); say('mode', mode='RAMP', reason='armed'); until_told()",
@@ -129,11 +134,23 @@ def test_time_is_counted_from_when_all_are_ready(make):
     assert report.seconds > 0.3
 
 
-def test_what_does_not_stop_is_killed_and_all_is_over_within_ten_seconds(make):
-    begin = time.monotonic()
-    report = run_graph(make("good", "stubborn"), seconds=0.1)
-    assert report.exit_codes == {"good0": 0, "stubborn0": -signal.SIGKILL}
-    assert time.monotonic() - begin < 10.0
+def test_what_does_not_stop_is_killed_which_is_no_end_as_planned(make, monkeypatch):
+    monkeypatch.setattr(processes, "STOP_S", 0.2)
+    report = run_graph(make("good", "finishing", "stubborn"))
+    assert report.exit_codes == {"good0": 0, "finishing0": 0, "stubborn0": -signal.SIGKILL}
+    assert not report.ok
+    assert report.killed == ("stubborn0",)
+    assert report.reason.startswith("finishing0 has finished; had to kill stubborn0, not stopped")
+    # Its log is what says why, so it stays.
+    assert report.log_dir.is_dir()
+    shutil.rmtree(report.log_dir)
+
+
+def test_what_does_not_stop_is_killed_and_all_is_over_within_ten_seconds(make, monkeypatch):
+    assert 3 * STOP_S < 10.0  # three groups, one after the other
+    monkeypatch.setattr(processes, "STOP_S", 0.2)
+    report = run_graph(make("stubborn", "stubborn"), seconds=0.1)
+    assert set(report.exit_codes.values()) == {-signal.SIGKILL}
 
 
 def test_the_recorder_is_stopped_after_everybody_else(make):
@@ -163,14 +180,19 @@ def test_changes_of_mode_are_kept_and_progress_is_told(make):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_stops_the_graph_and_gives_the_handlers_back(make, number):
     before = signal.getsignal(number)
-    threading.Timer(0.6, os.kill, (os.getpid(), number)).start()
-    report = run_graph(make("good"), seconds=30.0)
+
+    def interrupt(line):
+        if line == "good0: ready":
+            os.kill(os.getpid(), number)
+
+    report = run_graph(make("good"), seconds=600.0, on_status=interrupt)
     assert (report.ok, report.reason) == (True, "interrupted")
     assert report.exit_codes == {"good0": 0}
     assert signal.getsignal(number) is before
 
 
-def test_an_exception_in_between_leaves_no_process(make):
+def test_an_exception_in_between_leaves_no_process(make, monkeypatch):
+    monkeypatch.setattr(processes, "STOP_S", 0.2)
     with pytest.raises(RuntimeError, match="mine"), Supervisor(make("good", "stubborn")) as run:
         raise RuntimeError("mine")
     assert all(process.returncode is not None for process in run.processes.values())
@@ -181,5 +203,5 @@ def test_nodes_see_the_end_of_their_supervisor_as_the_end_of_their_input(make, t
         while not run.ready:
             run.poll(0.1)
         run.processes["orphan0"].stdin.close()
-        assert run.processes["orphan0"].wait(timeout=10.0) == 0
+        assert run.processes["orphan0"].wait(timeout=60.0) == 0
     assert (tmp_path / "gone").read_text() == "seen"

@@ -5,8 +5,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploy.checks import Check, Violation
 from deploy.safety import SafetyFilter, SafetySettings, Verdict
@@ -15,62 +13,15 @@ from real.errors import FerryError
 from real.frames import from_rpy
 from real.joint_limits import LimitKind, LimitSettings
 from real.signals import JointCommand, RobotState
-from real.spec import RobotSpec, load_robot
+from tests.deploy.safety_bench import CONTRACT, DT, NOW, POSE, ROBOT, Bench
 from tests.deploy.stand_bundle import stand_contract
 
-DT = 20_000_000  # ns
-NOW = 1_000_000_000
-
-
-def distinct_robot() -> RobotSpec:
-    """A1 with gains that differ at every joint: a field on the wrong joint shows."""
-    robot = load_robot("a1")
-    joints = tuple(
-        dataclasses.replace(j, kp=30.0 + 2.0 * i, kd=0.5 + 0.1 * i)
-        for i, j in enumerate(robot.joints)
-    )
-    return dataclasses.replace(robot, joints=joints)
-
-
-ROBOT = distinct_robot()
-CONTRACT = stand_contract(ROBOT)
 NAMES = ROBOT.joint_names
-POSE = ROBOT.q_default
 KNEE = NAMES.index("FL_lower_joint")
 
 
 def holding(contract: PolicyContract = CONTRACT) -> PolicyContract:
     return dataclasses.replace(contract, safe_stop="hold")
-
-
-class Bench:
-    """A filter with a clock, and N robots that stand in their default pose."""
-
-    def __init__(self, num=1, *, contract=CONTRACT, **changes) -> None:
-        self.num, self.now = num, NOW
-        self.filter = SafetyFilter(contract, num, settings=SafetySettings(**changes))
-        self.q, self.dq = np.tile(POSE, (num, 1)), np.zeros((num, 12))
-        self.quat = np.tile([1.0, 0.0, 0.0, 0.0], (num, 1))
-        self.state_age = self.command_age = 0
-
-    def state(self) -> RobotState:
-        plain = RobotState.zeros(self.num, 12)
-        stamp = np.full(self.num, self.now - self.state_age, dtype=np.int64)
-        return dataclasses.replace(
-            plain, stamp_ns=stamp, q=self.q.copy(), dq=self.dq.copy(), quat_wb=self.quat.copy()
-        )
-
-    def command(self, q_des) -> JointCommand:
-        stamp = np.full(self.num, self.now - self.command_age, dtype=np.int64)
-        q_des = np.array(np.broadcast_to(q_des, (self.num, 12)), dtype=np.float64)
-        # Gains that are not the contract's: they must not get through.
-        return JointCommand.position(stamp, q_des, kp=np.full(12, 999.0), kd=np.full(12, 999.0))
-
-    def send(self, q_des=None, *, advance=DT, **options):
-        """One tick; None sends nothing."""
-        self.now += advance
-        command = None if q_des is None else self.command(q_des)
-        return self.filter.filter(self.now, self.state(), command, **options)
 
 
 def verdicts(result) -> list[Verdict]:
@@ -117,7 +68,8 @@ def test_a_limited_command_names_joint_value_and_limit():
 
 def test_predicted_torque_is_limited_with_the_gains_of_each_joint():
     # Only the rate and range of a joint with a wide range would be in the way: switch them off.
-    limits = LimitSettings(disabled={"rate": ("all",), "position": ("all",)})
+    off = ("rate", "acceleration", "position")
+    limits = LimitSettings(disabled=dict.fromkeys(off, ("all",)))
     bench = Bench(limits=limits, outside=None, implausible=100.0)
     bench.dq[:] = 0.5
     result = bench.send(POSE + 3.0)
@@ -398,6 +350,43 @@ def test_a_clock_that_stands_holds_and_divides_by_nothing():
     assert result.stop.all()
 
 
+def test_a_state_from_before_the_last_one_holds_even_where_it_is_not_stale():
+    bench = Bench(2)
+    bench.send(POSE + 0.05)
+    bench.state_age = DT + 1_000_000
+    result = bench.send(POSE + 0.1)
+    assert verdicts(result) == [Verdict.HOLD] * 2
+    assert np.array_equal(result.command.q_des, np.tile(POSE + 0.05, (2, 1)))
+    assert kinds(result) == {Check.CLOCK}
+
+
+def test_a_base_that_leans_is_named_before_it_counts_as_fallen():
+    bench = Bench(3, gyro_slack=None)
+    bench.quat = from_rpy([[0.6, 0.0, 0.3], [0.0, -0.8, 0.3], [1.1, 0.0, 0.3]])
+    result = bench.send(POSE)
+    assert verdicts(result) == [Verdict.PASS, Verdict.PASS, Verdict.DAMP]
+    assert {(v.kind, v.world) for v in result.violations} == {(Check.TILT, 1), (Check.FALL, 2)}
+    assert result.violations[1].value == pytest.approx(0.8)
+    assert result.warned
+
+
+def test_a_target_gathers_speed_no_faster_than_the_acceleration_allows():
+    limits = LimitSettings(target_accel=100.0, target_rate=5.0)
+    bench = Bench(limits=limits)
+    bench.send(POSE)
+    steps, before = [], POSE
+    for _ in range(5):
+        result = bench.send(POSE + 0.5)
+        steps.append(result.command.q_des[0, 0] - before[0])
+        before = result.command.q_des[0]
+    # 2 rad/s more in each period of 0.02 s, until 5 rad/s are reached.
+    assert np.allclose(np.array(steps) / 0.02, [2.0, 4.0, 5.0, 5.0, 5.0])
+    assert LimitKind.ACCELERATION in {v.kind for v in bench.send(POSE - 0.5).violations}
+    # A stop starts from rest again.
+    bench.filter.reset(now_ns=bench.now)
+    assert np.allclose(bench.send(POSE + 0.5).command.q_des[0] - POSE, 0.04)
+
+
 def test_after_a_reset_a_clock_that_was_set_back_in_between_is_no_fault():
     bench = Bench()
     bench.send(POSE)
@@ -485,74 +474,3 @@ def test_passive_joints_are_left_out_by_name():
     result = safe.filter(NOW, state, command)
     assert verdicts(result) == [Verdict.PASS] * 2
     assert np.array_equal(result.command.kp[0], ROBOT.actuated_array("kp")[keep])
-
-
-LIMITS = SafetyFilter(CONTRACT, 1).limits
-
-
-def assert_safe(result, state: RobotState, before: np.ndarray) -> None:
-    """Whatever went in: finite, inside the range or moving inwards, within torque.
-
-    A robot that stops in place keeps what was ``before`` its target, if the state is at fault.
-    """
-    command = result.command
-    for field in ("q_des", "dq_des", "tau_ff", "kp", "kd"):
-        assert np.isfinite(getattr(command, field)).all()
-    assert not command.dq_des.any()
-    assert not command.tau_ff.any()
-    damped = result.verdict == Verdict.DAMP
-    assert (command.kp[damped] == 0.0).all()
-    assert (command.kd[damped] == CONTRACT.damping_kd).all()
-    assert (command.kp[~damped] == LIMITS.kp).all()
-    kept = (command.q_des == before).all(axis=1) & result.stop
-    active = ~damped & ~kept
-    out, q, dq = command.q_des[active], state.q[active], state.dq[active]
-    low, high = np.minimum(LIMITS.q_min, q), np.maximum(LIMITS.q_max, q)
-    assert ((out >= low - 1e-9) & (out <= high + 1e-9)).all()
-    torque = LIMITS.kp * (out - q) - LIMITS.kd * dq
-    slack = 1e-6 * (1.0 + np.abs(LIMITS.kd * dq))
-    at_end = (out <= low + 1e-9) | (out >= high - 1e-9)
-    brakes = torque * np.sign(dq) <= slack
-    assert ((np.abs(torque) <= LIMITS.tau_max + slack) | (at_end & brakes)).all()
-    for violation in result.violations:
-        assert str(violation)
-
-
-def test_nothing_outside_the_limits_leaves_for_random_states_and_commands():
-    rng = np.random.default_rng(12)
-    num, bench = 500, Bench(500)
-    for _ in range(20):  # 120 000 joint commands
-        big = 10.0 ** rng.uniform(-2.0, 3.0, (num, 1))
-        bench.q = POSE + rng.normal(0.0, 0.3, (num, 12)) * rng.choice([0.1, 1.0], (num, 1))
-        bench.dq = rng.normal(0.0, 1.0, (num, 12)) * big
-        bench.quat = from_rpy(rng.normal(0.0, 0.4, (num, 3)))
-        q_des = POSE + rng.normal(0.0, 1.0, (num, 12)) * big
-        for array, share in ((q_des, 0.01), (bench.q, 0.002), (bench.dq, 0.002)):
-            array[rng.random(array.shape) < share] = rng.choice([math.nan, math.inf, -math.inf])
-        bench.command_age = int(rng.integers(-DT, 4 * DT))
-        result = bench.send(q_des, advance=int(rng.integers(0, 3 * DT)))
-        assert_safe(result, bench.state(), np.full((num, 12), math.nan))
-    assert set(verdicts(result)) >= {Verdict.CLAMPED, Verdict.DAMP}
-
-
-anything = st.floats(allow_nan=True, allow_infinity=True, width=64)
-
-
-@settings(max_examples=500)
-@given(
-    q_des=st.lists(anything, min_size=12, max_size=12),
-    q=st.lists(st.floats(-4.0, 4.5) | anything, min_size=12, max_size=12),
-    dq=st.lists(st.floats(-50.0, 50.0) | anything, min_size=12, max_size=12),
-    ages=st.tuples(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12)),
-    advance=st.integers(-(10**10), 10**10),
-    hold=st.booleans(),
-)
-def test_nothing_outside_the_limits_leaves_for_awkward_numbers(q_des, q, dq, ages, advance, hold):
-    bench = Bench(contract=holding() if hold else CONTRACT)
-    bench.send(POSE)
-    bench.state_age, bench.command_age = ages
-    bench.q[0], bench.dq[0] = q, dq
-    before = POSE[None]
-    with np.errstate(all="raise", under="ignore"):
-        result = bench.send(np.array(q_des), advance=advance)
-    assert_safe(result, bench.state(), before)

@@ -85,3 +85,15 @@ def test_wrong_lengths_and_clips_are_refused() -> None:
     for clip in (0.0, -1.0, float("nan")):
         with pytest.raises(FerryError, match=r"action\.clip"):
             dataclasses.replace(SPEC, clip=clip)
+
+
+def test_a_delta_counts_from_the_observed_joints_and_needs_them():
+    spec = ActionSpec("joint_position_delta", ("a", "b"), (0.1, 0.5), (0.0, 0.0), 2.0)
+    decoder = ActionDecoder(spec)
+    q = np.array([[1.0, -1.0], [0.0, 0.25], [2.0, 2.0]])
+    action = decoder.clip(np.array([[1.0, -1.0], [9.0, 0.0], [0.0, 0.5]]))
+    target = decoder.decode(action, q)
+    np.testing.assert_allclose(target, [[1.1, -1.5], [0.2, 0.25], [2.0, 2.25]])
+    np.testing.assert_allclose(decoder.encode(target, q), action)
+    with pytest.raises(ValueError, match="counts from the observed"):
+        decoder.decode(action)

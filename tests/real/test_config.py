@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from real.config import (
     Config,
+    InOrder,
     config_dict,
     config_hash,
     config_path,
@@ -23,6 +24,7 @@ from real.config import (
     save_config,
 )
 from real.errors import ConfigError, FerryError, nearest
+from real.robot_config import RobotConfig
 
 
 class Gait(enum.Enum):
@@ -484,6 +486,28 @@ def test_the_hash_depends_on_values_and_not_on_order_or_spelling(load):
     assert len(config_hash(one)) == 64
 
 
+def test_the_hash_keeps_an_order_that_means_something_wherever_it_stands(tmp_path):
+    class Stage(Config):
+        steps: Annotated[dict[str, Physics], InOrder()]
+        others: dict[str, int] = {}
+
+    class Plan(Config):
+        first: Stage
+        rest: dict[str, tuple[Stage, ...]] = {}
+
+    def stage(*names: str) -> Stage:
+        return Stage(steps={n: Physics(substeps=ord(n)) for n in names}, others={"x": 1, "y": 2})
+
+    plan = Plan(first=stage("a", "b", "c"), rest={"p": (stage("a"), stage("c", "a")), "q": ()})
+    moved = plan.model_copy(update={"first": stage("b", "a", "c")})
+    deep = plan.model_copy(update={"rest": {"p": (stage("a"), stage("a", "c")), "q": ()}})
+    same = plan.model_copy(update={"rest": dict(reversed(plan.rest.items()))})
+    assert len({config_hash(one) for one in (plan, moved, deep)}) == 3
+    assert config_hash(same) == config_hash(plan)
+    save_config(plan, tmp_path / "plan.yaml")
+    assert config_hash(load_config(Plan, tmp_path / "plan.yaml")) == config_hash(plan)
+
+
 def test_a_failed_save_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
     file = tmp_path / "task.yaml"
     save_config(Physics(substeps=2), file)
@@ -558,3 +582,89 @@ def test_the_nearest_word_ignores_case_and_hyphens(name, hint):
 def test_a_configuration_error_is_a_mistake_the_user_can_mend():
     assert issubclass(ConfigError, FerryError)
     assert nearest("anything", []) == ""
+
+
+# ----------------------------------------------------------------------------
+# Extending another file
+
+
+@pytest.fixture
+def family(tmp_path):
+    """A file that extends one that extends another, in the same folder."""
+    (tmp_path / "base.yaml").write_text(
+        "schema_version: 1\nname: base\nlist: [1, 2]\ntable:\n  a: {x: 1, y: 2}\n  b: {x: 3}\n"
+    )
+    (tmp_path / "middle.yaml").write_text(
+        "extends: base\nname: middle\ntable:\n  c: {x: 5}\n  a: {y: 7}\n"
+    )
+    (tmp_path / "leaf.yaml").write_text(
+        "extends: middle.yaml\nname: leaf\nlist: [9]\ntable:\n  b: null\n  a: {x: 8}\n"
+    )
+    return tmp_path
+
+
+class Row(Config):
+    x: int = 0
+    y: int = 0
+
+
+class Extended(Config):
+    schema_version: Literal[1] = 1
+    name: str
+    list: tuple[int, ...] = ()
+    table: dict[str, Row] = {}
+
+
+def test_a_file_says_only_what_differs_from_the_one_it_extends(family):
+    read = load_config(Extended, family / "leaf.yaml")
+    assert read == Extended(name="leaf", list=(9,), table={"a": Row(x=8, y=7), "c": Row(x=5)})
+    # In the order of the extended file, then what is new: observation terms keep their places.
+    middle = load_config(Extended, family / "middle.yaml")
+    assert list(middle.table) == ["a", "b", "c"]
+
+
+def test_an_extended_configuration_is_the_one_written_in_one_file(family):
+    whole = family / "whole.yaml"
+    read = load_config(Extended, family / "leaf.yaml")
+    save_config(read, whole)
+    assert "extends" not in whole.read_text()
+    again = load_config(Extended, whole)
+    assert again == read
+    assert config_hash(again) == config_hash(read)
+    changed = load_config(Extended, family / "leaf.yaml", overrides=["table.a.y=3"])
+    assert changed.table["a"] == Row(x=8, y=3)
+
+
+def test_a_mistake_names_the_file_and_line_where_it_stands(family):
+    (family / "base.yaml").write_text("schema_version: 1\nname: base\ntable:\n  a: {z: 1}\n")
+    with pytest.raises(ConfigError, match=r"base\.yaml:4: .*'?z'?"):
+        load_config(Extended, family / "leaf.yaml")
+    (family / "base.yaml").write_text("schema_version: 1\nname: base\n")
+    (family / "leaf.yaml").write_text("extends: middle\nname: leaf\ntable:\n  a: {x: one}\n")
+    with pytest.raises(ConfigError, match=r"leaf\.yaml:4: "):
+        load_config(Extended, family / "leaf.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: leaf", r"middle\.yaml:1: extends: files extend each other in a ring: .*leaf"),
+        ("extends: a2_walk", r"middle\.yaml:1: extends: no configuration 'a2_walk'.*a1_walk"),
+        ("extends: 3", r"middle\.yaml:1: extends is 3; expected the name or path of a file"),
+        ("extends: list", r"middle\.yaml:1: extends: .*list\.yaml is not a mapping"),
+    ],
+)
+def test_what_cannot_be_extended_is_refused_where_it_stands(family, text, message):
+    (family / "list.yaml").write_text("- 1\n")
+    (family / "middle.yaml").write_text(f"{text}\nname: middle\n")
+    with pytest.raises(ConfigError, match=message):
+        load_config(Extended, family / "leaf.yaml")
+
+
+def test_a_shipped_file_can_be_extended_from_anywhere(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "extends: a1\nname: mine\nbase: {height_m: 0.31}\ndamping_kd: 4\n"
+    )
+    robot = load_config(RobotConfig, tmp_path / "mine.yaml", folder="robots")
+    assert (robot.name, robot.base.height_m, robot.base.link) == ("mine", 0.31, "trunk")
+    assert robot.damping_kd == 4.0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.bundle import not_numbers
+from deploy.agreement import not_numbers
 from real.action import ActionSpec
 from real.contract import (
     CONTRACT_VERSION,
@@ -220,3 +220,25 @@ def test_numbers_that_are_nan_are_named(robot):
     action = dataclasses.replace(ActionSpec.from_robot(robot, clip=1.0), offset=(math.nan,) * 12)
     bad = not_numbers(contract_of(robot, joints=tuple(joints), action=action))
     assert bad == ["FL_lower_joint.kd", "action.offset"]
+
+
+def test_a_robot_that_contradicts_itself_is_refused_by_name(robot):
+    """Such a text may come over the wire; it must not end in an exception of another kind."""
+    reported = RobotContract.from_spec(robot)
+    name = reported.joints[4]
+    odd = dataclasses.replace(
+        reported, joints=(*reported.joints, name), actuated=(*reported.actuated, name)
+    )
+    found = contract_of(robot).differences(odd)
+    assert found[0] == f"joint {name!r}: the robot reports it twice"
+    assert found[1] == f"motor of joint {name!r}: the robot reports it twice"
+    assert found[2] == "gains: 12 kp, 12 kd, 13 motors"
+
+
+def test_a_motor_that_the_policy_does_not_know_of_is_a_difference(robot):
+    joints = list(robot.joints)
+    joints[3] = dataclasses.replace(joints[3], actuated=False)
+    mine = contract_of(dataclasses.replace(robot, joints=tuple(joints)))
+    assert mine.differences(RobotContract.from_spec(robot)) == [
+        f"joint {joints[3].name!r}: passive in the policy, actuated on the robot"
+    ]

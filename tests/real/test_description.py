@@ -75,7 +75,7 @@ def test_a_limit_that_is_no_number_names_file_joint_and_value(urdf):
     ("text", "message"),
     [
         ("<robot", "not readable as XML"),
-        ("<mujoco/>", "root element is <mujoco>; expected a URDF <robot>"),
+        ("<sdf/>", "root element is <sdf>; expected a URDF <robot> or an MJCF <mujoco>"),
         ('<robot><joint name="a" type="revolute"/></robot>', "joint 'a' lacks"),
     ],
 )
@@ -122,3 +122,23 @@ def test_link_rotation_refuses_a_joint_that_moves_and_links_that_are_not_connect
         link_rotation(urdf, link="arm", base_link="base")
     with pytest.raises(FerryError, match="'base' does not hang on 'imu'"):
         link_rotation(urdf, link="base", base_link="imu")
+
+
+def test_a_menagerie_model_is_found_through_its_package(tmp_path, monkeypatch):
+    menagerie = pytest.importorskip("mujoco_menagerie")
+    entry = menagerie.get("unitree_a1").entry("a1")
+    folder = tmp_path / "unitree_a1"
+    folder.mkdir()
+    (folder / entry.file).write_text("<mujoco/>")
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))  # a checkout in place of a download
+    assert description_path("menagerie:unitree_a1/a1") == folder / entry.file
+    with pytest.raises(FerryError, match=r"menagerie:unitree_a2.*Did you mean"):
+        description_path("menagerie:unitree_a2")
+    with pytest.raises(FerryError, match="has no entry point 'nose'"):
+        description_path("menagerie:unitree_a1/nose")
+
+
+def test_without_the_menagerie_package_the_error_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(real.description, "MENAGERIE_PACKAGE", "no_such_menagerie")
+    with pytest.raises(FerryError, match=r"needs the package 'mujoco-menagerie': pip install"):
+        description_path("menagerie:unitree_a1")

@@ -40,12 +40,14 @@ def limits(*joints: JointSpec, **settings_) -> JointLimits:
     )
 
 
-def one(lim: JointLimits, q_des, *, q=0.0, dq=0.0, previous=None, dt=0.02):
+def one(lim: JointLimits, q_des, *, q=0.0, dq=0.0, previous=None, dt=0.02, velocity=None):
     def row(value):
         return np.array([[float(value)]])
 
     previous = q if previous is None else previous
-    return limit_targets(lim, row(q_des), q=row(q), dq=row(dq), previous=row(previous), dt_s=dt)
+    state = {"q": row(q), "dq": row(dq), "previous": row(previous)}
+    velocity = None if velocity is None else row(velocity)
+    return limit_targets(lim, row(q_des), **state, dt_s=dt, velocity=velocity)
 
 
 def target(*args, **kwargs) -> float:
@@ -99,6 +101,47 @@ def test_a_target_moves_no_faster_than_the_rate_against_the_previous_target():
 def test_the_rate_is_the_joints_own_speed_limit_unless_given():
     lim = JointLimits.from_joints([joint(dq_max=7.0)])
     assert lim.rate.tolist() == [7.0]
+
+
+def test_a_target_gains_no_more_speed_than_the_acceleration_allows():
+    lim = limits(target_accel=50.0)
+    # 2 rad/s before, 50 rad/s^2 for 0.02 s: 3 rad/s at most, 0.06 rad from the previous target.
+    assert target(lim, 0.5, previous=0.1, velocity=2.0) == pytest.approx(0.16)
+    assert target(lim, -0.5, previous=-0.1, velocity=-2.0) == pytest.approx(-0.16)
+    # From rest 1 rad/s, and with a velocity that nobody knows, anything.
+    assert target(lim, 0.5, previous=0.1, velocity=0.0) == pytest.approx(0.12)
+    assert target(lim, 0.5, previous=0.1) == 0.5
+    found = one(lim, 0.5, previous=0.1, velocity=2.0).clipped(LimitKind.ACCELERATION)
+    assert found.asked[0, 0] == pytest.approx((0.4 / 0.02 - 2.0) / 0.02)
+    assert found.limit[0, 0] == pytest.approx(50.0)
+
+
+def test_a_target_may_stop_at_once_but_not_turn_round_at_once():
+    lim = limits(target_accel=50.0)
+    assert target(lim, 0.1, previous=0.1, velocity=4.0) == 0.1
+    # 4 - 50 * 0.02 = 3 rad/s would still go on; the way back is closed for this step.
+    assert target(lim, -0.5, previous=0.1, velocity=4.0) == 0.1
+    assert target(lim, -0.5, previous=0.1, velocity=0.5) == pytest.approx(0.1 - 0.01)
+
+
+def test_a_target_that_runs_towards_the_end_of_the_range_ends_there():
+    lim = limits(target_accel=5.0, target_rate=10.0)
+    previous, velocity, seen = 0.0, 0.0, []
+    for _ in range(100):
+        now = target(lim, 5.0, q=previous, previous=previous, velocity=velocity)
+        velocity, previous = (now - previous) / 0.02, now
+        seen.append(now)
+    assert (np.diff(seen) >= 0.0).all()
+    assert seen[-1] == 1.0
+    assert max(seen) <= 1.0
+
+
+def test_the_acceleration_is_full_speed_within_its_time_unless_given():
+    joints = [joint("a", dq_max=7.0), joint("b", dq_max=3.0)]
+    assert JointLimits.from_joints(joints).accel.tolist() == pytest.approx([350.0, 150.0])
+    assert target(limits(target_accel=0.0), 0.5, previous=0.2, velocity=0.0) == 0.2
+    off = limits(target_accel=0.0, disabled={"acceleration": ("all",)})
+    assert target(off, 0.5, previous=0.2, velocity=0.0) == 0.5
 
 
 def test_a_target_is_moved_to_where_the_motor_gives_its_highest_torque():
@@ -253,7 +296,7 @@ def test_an_absurd_but_finite_request_is_within_the_limits():
 # ------------------------------------------------------------------ laws
 
 
-def reference(j: JointSpec, s: LimitSettings, q_des, q, dq, previous, dt) -> float:
+def reference(j: JointSpec, s: LimitSettings, q_des, q, dq, previous, dt, velocity) -> float:
     """The same limits for one joint, step by step and slowly."""
 
     def clip(value, low, high):
@@ -264,6 +307,9 @@ def reference(j: JointSpec, s: LimitSettings, q_des, q, dq, previous, dt) -> flo
     soft_low = min(low + (distance if dq < 0 else 0.0), high)
     soft_high = max(high - (distance if dq > 0 else 0.0), low)
     out = clip(q_des, soft_low, soft_high)
+    accel = j.dq_max / s.start_s if s.target_accel is None else s.target_accel
+    slowest, fastest = velocity - accel * dt, velocity + accel * dt
+    out = clip(out, previous + min(slowest, 0.0) * dt, previous + max(fastest, 0.0) * dt)
     rate = j.dq_max if s.target_rate is None else s.target_rate
     out = clip(out, previous - rate * dt, previous + rate * dt)
     span = (1.0 - s.soft_speed) * j.dq_max
@@ -298,13 +344,33 @@ def test_the_array_program_equals_a_slow_reference_for_joints_that_all_differ():
     shape = (200, 7)
     q, previous = rng.uniform(-3.5, 3.5, (2, *shape))
     dq = rng.normal(0.0, 20.0, shape)
-    q_des = rng.normal(0.0, 4.0, shape)
-    got = limit_targets(lim, q_des, q=q, dq=dq, previous=previous, dt_s=0.013).target
+    q_des, velocity = rng.normal(0.0, 4.0, (2, *shape))
+    state = {"q": q, "dq": dq, "previous": previous, "velocity": velocity}
+    got = limit_targets(lim, q_des, **state, dt_s=0.013).target
     for n in range(shape[0]):
         for a, j in enumerate(joints):
-            state = (q[n, a], dq[n, a], previous[n, a])
-            expected = reference(j, chosen, q_des[n, a], *state, 0.013)
+            before = (q[n, a], dq[n, a], previous[n, a])
+            expected = reference(j, chosen, q_des[n, a], *before, 0.013, velocity[n, a])
             assert got[n, a] == pytest.approx(expected, abs=1e-9)
+
+
+def test_one_robot_alone_is_told_the_same_as_among_others():
+    # Alone, a command within all limits takes a shorter way.
+    rng = np.random.default_rng(6)
+    lim = JointLimits.from_joints(distinct_joints(rng, 3))
+    shape, passed = (3000, 3), 0
+    scale = 10.0 ** rng.uniform(-3.0, 0.5, (3000, 1))
+    q = rng.uniform(-1.0, 1.0, shape)
+    previous, q_des = q + rng.normal(0.0, 0.1, shape), q + rng.normal(0.0, 1.0, shape) * scale
+    dq, velocity = rng.normal(0.0, 3.0, (2, *shape)) * scale
+    state = {"q": q, "dq": dq, "previous": previous, "velocity": velocity}
+    together = limit_targets(lim, q_des, **state, dt_s=0.02)
+    for n in range(shape[0]):
+        row = {name: value[n : n + 1] for name, value in state.items()}
+        alone = limit_targets(lim, q_des[n : n + 1], **row, dt_s=0.02)
+        assert np.allclose(alone.target[0], together.target[n], rtol=0.0, atol=1e-12)
+        passed += not alone.stages
+    assert 500 < passed < 2500
 
 
 def test_permuted_joints_give_permuted_targets():
@@ -330,9 +396,10 @@ def test_permuted_joints_give_permuted_targets():
         assert np.array_equal(plain.clipped(kind).mask[:, order], other.clipped(kind).mask)
 
 
-def check_laws(lim: JointLimits, *, q_des, q, dq, previous, dt):
+def check_laws(lim: JointLimits, *, q_des, q, dq, previous, velocity, dt):
     """Nothing outside the limits ever leaves, whatever goes in."""
-    result = limit_targets(lim, q_des, q=q, dq=dq, previous=previous, dt_s=dt)
+    state = {"q": q, "dq": dq, "previous": previous, "velocity": velocity}
+    result = limit_targets(lim, q_des, **state, dt_s=dt)
     out = result.target
     sound = np.isfinite(q_des) & np.isfinite(q) & np.isfinite(dq)
     assert np.isfinite(out).all()
@@ -363,6 +430,14 @@ def check_laws(lim: JointLimits, *, q_des, q, dq, previous, dt):
     )
     assert (step | torque_bound | at_end)[sound].all()
 
+    # No faster than before by more than the acceleration allows, with the same exceptions.
+    grown = np.abs(out - previous) <= (np.abs(velocity) + lim.accel * dt) * dt + 1e-9
+    turned = (out - previous) * velocity >= -1e-9
+    turned |= (
+        np.abs(out - previous) <= np.maximum(lim.accel * dt - np.abs(velocity), 0.0) * dt + 1e-9
+    )
+    assert ((grown & turned) | torque_bound | at_end)[sound].all()
+
     # What was asked is given wherever no limit is named.
     named = np.zeros(out.shape, dtype=bool)
     for kind in LimitKind:
@@ -370,40 +445,55 @@ def check_laws(lim: JointLimits, *, q_des, q, dq, previous, dt):
     assert np.array_equal(out[sound & ~named], q_des[sound & ~named])
 
 
-def test_nothing_outside_the_limits_leaves_for_a_hundred_thousand_random_cases():
-    rng = np.random.default_rng(11)
-    joints = distinct_joints(rng, 10)
-    lim = JointLimits.from_joints(joints)
-    shape = (10_000, 10)
+def check_random(rng: np.random.Generator, *, rows: int, joints: int) -> None:
+    """Random states, commands, limits and time steps for rows x joints cases."""
+    off = {kind: (f"j{i}",) for i, kind in enumerate(LimitKind)}
+    lim = JointLimits.from_joints(
+        distinct_joints(rng, joints), settings=LimitSettings(disabled=off, stop_s=0.1)
+    )
+    shape = (rows, joints)
     scale = 10.0 ** rng.uniform(-2.0, 4.0, shape)
     q = rng.normal(0.0, 2.0, shape)
     q_des, dq = rng.normal(0.0, 1.0, (2, *shape)) * scale
     previous = np.clip(rng.normal(0.0, 2.0, shape), lim.q_min, lim.q_max)
+    velocity = rng.normal(0.0, 20.0, shape) * rng.choice([0.0, 1.0], shape)
     q_des[rng.random(shape) < 0.02] = np.nan
     q_des[rng.random(shape) < 0.02] = np.inf
     q[rng.random(shape) < 0.01] = np.nan
-    check_laws(lim, q_des=q_des, q=q, dq=dq, previous=previous, dt=0.02)
+    state = {"q": q, "dq": dq, "previous": previous, "velocity": velocity}
+    check_laws(lim, q_des=q_des, **state, dt=10.0 ** rng.uniform(-4.0, -0.5, (rows, 1)))
+
+
+def test_nothing_outside_the_limits_leaves_for_fifty_thousand_random_cases():
+    check_random(np.random.default_rng(11), rows=5_000, joints=10)
+
+
+@pytest.mark.slow
+def test_nothing_outside_the_limits_leaves_for_a_million_random_cases():
+    for seed in range(10):
+        check_random(np.random.default_rng(seed), rows=1_000, joints=100)
 
 
 numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
 finite = st.floats(-100.0, 100.0)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=500)
 @given(
     q_des=numbers,
     q=st.floats(-5.0, 5.0),
     dq=finite,
     previous=st.floats(-1.0, 1.0),
+    velocity=finite,
     dt=st.floats(1e-4, 0.5),
     tau_max=st.floats(0.0, 100.0),
     dq_max=st.just(0.0) | st.floats(0.01, 50.0),
 )
 def test_nothing_outside_the_limits_leaves_for_awkward_numbers(
-    q_des, q, dq, previous, dt, tau_max, dq_max
+    q_des, q, dq, previous, velocity, dt, tau_max, dq_max
 ):
     lim = JointLimits.from_joints([joint(tau_max=tau_max, dq_max=dq_max)])
-    values = {"q_des": q_des, "q": q, "dq": dq, "previous": previous}
+    values = {"q_des": q_des, "q": q, "dq": dq, "previous": previous, "velocity": velocity}
     check_laws(lim, **{k: np.array([[v]]) for k, v in values.items()}, dt=dt)
 
 

@@ -19,9 +19,10 @@ def walking(overrides: list[str]) -> VecEnv:
     return make_env(load_env_config("a1_walk", overrides), num=N, threads=2, seed=3)
 
 
-def test_the_raw_run_does_the_physics_of_the_env() -> None:
+@pytest.mark.parametrize("filtered", ["off", "on"])
+def test_the_raw_run_does_the_physics_of_the_env(filtered: str) -> None:
     """Nothing but resets has to be taken over from the env: all else comes out the same."""
-    config = load_env_config("a1_walk", SHORT)
+    config = load_env_config("a1_walk", [*SHORT, f"filter={filtered}"])
     terms = {name: term for name, term in config.randomize.items() if name != "push"}
     quiet = config.model_copy(update={"randomize": terms})
     env = make_env(quiet, num=N, threads=2, seed=3)

@@ -129,6 +129,17 @@ def test_reward_parts_add_up_to_the_reward() -> None:
     env.close()
 
 
+def test_the_clamped_share_is_in_the_info_of_a_filtered_task_alone() -> None:
+    wild = np.full(12, 5.0, dtype=np.float32)
+    for enabled in (True, False):
+        env = gymnasium.make(NAME, overrides=[f"filter={'on' if enabled else 'off'}"])
+        env.reset(seed=3)
+        info = env.step(wild)[4]
+        assert ("filter/clamped_share" in info) is enabled
+        assert not enabled or info["filter/clamped_share"] > 0.5
+        env.close()
+
+
 def test_every_shipped_task_of_the_table_loads() -> None:
     for task in sim.gym.TASKS.values():
         assert load_env_config(task).name == task

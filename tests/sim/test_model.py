@@ -14,10 +14,10 @@ import pybullet
 import pytest
 
 from real.errors import FerryError
-from real.frames import conjugate, from_rpy, rotate, to_matrix
+from real.frames import Pose, conjugate, from_rpy, rotate, to_matrix
 from real.spec import RobotSpec, load_robot
 from sim.engine import FLOOR_FRICTION
-from sim.inertia import Inertial, Pose, fuse
+from sim.inertia import Inertial, fuse
 from sim.meshes import check_stl
 from sim.model import MujocoModel, build_mujoco
 from sim.urdf import prepare
@@ -571,6 +571,12 @@ def test_the_joint_order_of_the_file_does_not_matter_to_the_motion():
             id="two roots",
         ),
         pytest.param(
+            '<axis xyz="1 0 0"/>',
+            '<axis xyz="0 0 0"/>',
+            "joint 'j_two': <axis xyz='0 0 0'>; expected three numbers",
+            id="no axis",
+        ),
+        pytest.param(
             '<child link="frame"/>',
             '<child link="fram"/>',
             "joint 'frame_fixed': <child> is 'fram', which is no link",
@@ -676,14 +682,85 @@ def test_limits_of_a_continuous_joint_are_ignored_with_a_warning(build, caplog):
     assert "joint 'j_two' is continuous: its position limits are ignored" in caplog.text
 
 
-def test_a_joint_that_only_mimics_is_refused_since_it_would_move_freely(build):
-    mimicking = TWO_ARMS.replace(
-        '<limit lower="-0.5" upper="0.7" effort="20" velocity="6"/>',
-        '<limit lower="-0.5" upper="0.7" effort="20" velocity="6"/><mimic joint="j_one"/>',
-    )
-    robot = build(mimicking, "  j_one: {q_default: 0.3}\n")
-    with pytest.raises(FerryError, match=r"joint 'j_two' \(it mimics 'j_one'\) is not among"):
+MIMICKING = TWO_ARMS.replace(
+    '<limit lower="-0.5" upper="0.7" effort="20" velocity="6"/>',
+    '<limit lower="-0.5" upper="0.7" effort="20" velocity="6"/>'
+    '<mimic joint="j_one" multiplier="-0.5" offset="0.2"/>',
+)
+
+
+def test_a_joint_that_mimics_one_that_moves_is_refused_with_both_ways_out(build):
+    robot = build(MIMICKING, "  j_one: {q_default: 0.3}\n")
+    with pytest.raises(FerryError, match=r"'j_two' mimics 'j_one', which moves.* `locked: \{j_one"):
         build_mujoco(robot)
+
+
+def test_a_locked_joint_stands_where_it_is_told_and_its_follower_with_it(build, bullet):
+    three = MIMICKING.replace(
+        "</robot>",
+        f'<link name="three">{inertial(0.2, 0.001, 0.001, 0.001)}</link>'
+        '<joint name="j_three" type="prismatic"><parent link="two"/><child link="three"/>'
+        '<axis xyz="0 0 2"/><limit lower="0" upper="0.4" effort="20" velocity="6"/></joint>'
+        "</robot>",
+    )
+    # The leader at 0.6 takes its follower to 0.2 - 0.5 * 0.6 = -0.1.
+    free = build_mujoco(build(TWO_ARMS, TWO_JOINTS))
+    expected = at_pose(free, np.array([-0.1, 0.6])).body("two")
+    robot = build(
+        three,
+        "  j_three: {q_default: 0}\n",
+        base="fixed, link: base",
+        more="imu_link: null\nlocked: {j_one: 0.6}",
+    )
+    assert robot.joint_names == ("j_three",)
+    locked = build_mujoco(robot)
+    found = at_pose(locked, np.array([0.0])).body("three")
+    np.testing.assert_allclose(found.xpos, expected.xpos, atol=1e-9)
+    np.testing.assert_allclose(found.xmat, expected.xmat, atol=1e-9)
+    world = bullet(robot)
+    assert sum(i[2] != pybullet.JOINT_FIXED for i in world.joint.values()) == 1
+    np.testing.assert_allclose(
+        world.mass_matrix(robot, np.zeros(1)), joint_mass_matrix(locked, np.zeros(1)), atol=1e-9
+    )
+
+
+def test_a_locked_joint_must_exist_move_in_the_file_and_not_be_listed_as_moving(build):
+    both = "imu_link: null\nlocked: {j_one: 0.6}"
+    with pytest.raises(FerryError, match="'j_one' stands under `joints` and under `locked`"):
+        build(TWO_ARMS, TWO_JOINTS, more=both)
+    with pytest.raises(FerryError, match=r"'j_on' is not in .*did you mean 'j_one'"):
+        build(TWO_ARMS, TWO_JOINTS, more="imu_link: null\nlocked: {j_on: 0.6}")
+
+
+def test_mass_properties_of_the_robot_file_replace_those_of_the_description(build, bullet):
+    missing = TWO_ARMS.replace(inertial(0.7, 0.005, 0.006, 0.004), inertial(0.7, 0, 0, 0))
+    given = (
+        "imu_link: null\nlinks:\n  two: {inertia: [0.005, 0.006, 0.004, 0, 0, 0], source: a twin}\n"
+        "  lid: {mass: 2.0, com: [0.0, 0.1, 0.0], source: scales}"
+    )
+    robot = build(missing, TWO_JOINTS, more=given)
+    built = build_mujoco(robot)
+    assert built.model.body_mass.sum() == pytest.approx(5.5, abs=1e-12)
+    whole = build(
+        TWO_ARMS,
+        TWO_JOINTS,
+        more="imu_link: null\nlinks: {lid: {mass: 2, com: [0, 0.1, 0], source: abc}}",
+    )
+    q = np.array([0.3, -0.4])
+    np.testing.assert_allclose(
+        joint_mass_matrix(built, q), joint_mass_matrix(build_mujoco(whole), q), atol=1e-12
+    )
+
+
+def test_impossible_or_homeless_mass_properties_of_the_robot_file_are_refused(build):
+    bad = "imu_link: null\nlinks: {two: {inertia: [0.1, 0.1, 0.3, 0, 0, 0], source: guess}}"
+    with pytest.raises(FerryError, match=r"r\.yaml: links\.two: principal moments of inertia 0\.1"):
+        build_mujoco(build(TWO_ARMS, TWO_JOINTS, more=bad))
+    with pytest.raises(FerryError, match=r"link 'too' is not in .*did you mean 'two'"):
+        build(TWO_ARMS, TWO_JOINTS, more="imu_link: null\nlinks: {too: {mass: 1, source: guess}}")
+    none = TWO_ARMS.replace(inertial(0.7, 0.005, 0.006, 0.004), inertial(0.7, 0, 0, 0))
+    with pytest.raises(FerryError, match=r"no inertia.*links\.two\.inertia"):
+        build_mujoco(build(none, TWO_JOINTS))
 
 
 def test_an_imu_or_base_behind_a_joint_is_refused(build):

@@ -53,7 +53,7 @@ def targets(robot: RobotSpec, steps: int, num: int, seed: int = 1) -> np.ndarray
 
 def arrays(state: WorldState) -> dict[str, np.ndarray]:
     out = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "robot"}
-    return out | {f.name: getattr(state.robot, f.name) for f in fields(state.robot)}
+    return out | state.robot.reported()
 
 
 def assert_same(

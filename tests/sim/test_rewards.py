@@ -44,8 +44,9 @@ def measured(**given: Any) -> RewardInput:
         "foot_air_s": np.zeros((3, 2)),
         "body_contact": np.array([False, False, False]),
         "fallen": np.array([False, False, False]),
+        "clamped": np.zeros((3, 2), dtype=bool),
     }
-    assert set(base) == {f.name for f in dataclasses.fields(RewardInput)}
+    assert {*base, "reach"} == {f.name for f in dataclasses.fields(RewardInput)}
     return RewardInput(**{**base, **given})
 
 
@@ -154,6 +155,12 @@ BY_HAND: dict[str, tuple[dict[str, Any], dict[str, float], list[float]]] = {
         },
         {},
         [5.0, 9.0, 0.0],
+    ),
+    # none of two, one, both
+    "clamped": (
+        {"clamped": np.array([[False, False], [False, True], [True, True]])},
+        {},
+        [0.0, 0.5, 1.0],
     ),
     # landed after 0.3 and 0.9 (counts 0.4): 0.2 + 0.3; in the air only; landed early, standing
     "feet_air_time": (

@@ -58,7 +58,7 @@ def errors(true: RobotState, sensed: RobotState) -> np.ndarray:
 
 
 def assert_same(left: RobotState, right: RobotState) -> None:
-    for name, value in vars(left).items():
+    for name, value in left.reported().items():
         np.testing.assert_array_equal(value, getattr(right, name), err_msg=name)
 
 
@@ -129,12 +129,12 @@ def test_a_world_errs_the_same_whatever_the_others_do() -> None:
             busy.reset(np.array([4, 0]))
         left, right = calm.sense(true), busy.sense(true)
         for row in (1, 2, 3):
-            for name, value in vars(left).items():
+            for name, value in left.reported().items():
                 np.testing.assert_array_equal(value[row], getattr(right, name)[row], err_msg=name)
     assert (left.q[[0, 4]] != right.q[[0, 4]]).all()
     alone = Sensors(ALL, 1, [make_streams(0, N)["sensor"][2]], joints=J)
     alone.reset(np.arange(1))
-    one = RobotState(**{k: v[2:3] for k, v in vars(true).items()})
+    one = RobotState(**{k: v[2:3] for k, v in true.reported().items()})
     for _ in range(2 * BLOCK + 3):
         sensed = alone.sense(one)
     np.testing.assert_array_equal(sensed.q[0], left.q[2])
@@ -146,12 +146,12 @@ def test_a_reset_reports_new_rows_and_repeats_the_rest() -> None:
     resetting, calm = sensors(ALL), sensors(ALL)
     before = resetting.sense(before_true)
     assert_same(before, calm.sense(before_true))
-    kept = {name: value.copy() for name, value in vars(before).items()}
+    kept = {name: value.copy() for name, value in before.reported().items()}
     rows = np.array([4, 1])
     resetting.reset(rows)
     after = resetting.sense_rows(after_true, rows, before)
     assert_same(before, RobotState(**kept))
-    for name, value in vars(after).items():
+    for name, value in after.reported().items():
         np.testing.assert_array_equal(value[[0, 2, 3]], kept[name][[0, 2, 3]], err_msg=name)
     found = errors(after_true, after)[rows]
     assert (np.abs(found) > 0).all() and (np.abs(found[:, :J]) < 0.05 + 5 * 0.01).all()
@@ -181,14 +181,13 @@ def test_saved_sensors_continue_bit_by_bit(steps: int) -> None:
         assert_same(running.sense(true), other.sense(true))
 
 
-def test_forgetting_makes_a_new_seed_count_at_once() -> None:
+def test_a_reset_makes_a_new_seed_count_at_once() -> None:
     true = true_state()
     streams = make_streams(0, N)["sensor"]
     used = Sensors(ALL, N, streams, joints=J)
     used.reset(np.arange(N))
     used.sense(true)
     reseed(streams, make_streams(5, N)["sensor"])
-    used.forget()
     used.reset(np.arange(N))
     assert_same(used.sense(true), sensors(ALL, seed=5).sense(true))
 

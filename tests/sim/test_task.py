@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from real.action import ActionSpec
-from real.config import config_dict, config_path, parse_config
+from real.config import config_dict, config_hash, config_path, load_config, parse_config
 from real.errors import ConfigError
 from real.frames import yaw
+from real.robot_config import RobotConfig
 from real.spec import load_robot
 from sim.observe import PRIVILEGED
 from sim.reward_terms import TERMS
@@ -78,7 +79,12 @@ def test_every_number_in_the_file_has_its_reason_beside_it(task: str) -> None:
         ("episode_s: 20.0", "episode_s: 1.0e+300", "episode_s", "<= 86400"),
         ("- base_height", "- base_height\n  - base_height", "critic:", "twice: base_height"),
         ("name: a1_walk", "name: ../a1_walk", "name:", "begins the name of run folders"),
-        ("{sigma: 0.25}", "{sigma: 0.0}", "rewards:", "'track_lin_vel': sigma is 0, expected"),
+        (
+            "{sigma: 0.25}",
+            "{sigma: 0.0}",
+            "track_lin_vel:",
+            "'track_lin_vel': sigma is 0, expected",
+        ),
     ],
 )
 def test_a_mistake_is_reported_at_its_line(
@@ -88,6 +94,47 @@ def test_a_mistake_is_reported_at_its_line(
     with pytest.raises(ConfigError, match=re.escape(message)) as error:
         load_env_config(path)
     assert f"{path}:{line_of(path, word)}:" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "at"),
+    [
+        ("randomize.friction='=U(1'", "randomize.friction = "),
+        ("randomize.frction='=U(1, 2)'", "randomize.frction = "),
+        ("randomize.push.value='=U(0, 0)'", "randomize.push.value = "),
+        ("randomize.push.interval_s=[3, 2]", "randomize.push.interval_s = [3, 2]"),
+        ("randomize.mass={value: '*U(0.8, 1.2)', per: joint}", "randomize.mass.per = "),
+        ("rewards.track_lin_vel.params.sigma=-1", "rewards.track_lin_vel.params.sigma = -1"),
+        ("rewards.torque.params={q: 3}", "rewards.torque.params.q = 3"),
+        ("rewards.clamped={weight: -1}", "rewards.clamped = "),
+    ],
+)
+def test_a_mistake_in_an_override_names_the_override_and_the_value(override: str, at: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_env_config("a1_walk", [override])
+    assert str(error.value).startswith(f"--set {override.partition('=')[0]}: {at}")
+    assert "a1_walk.yaml" not in str(error.value)
+
+
+def test_a_wrong_term_is_reported_at_its_own_line_among_others(tmp_path: Path) -> None:
+    path = with_line(tmp_path, 'kd: "*U(0.8, 1.2)"', 'kd: "*U(1.2, 0.8)"')
+    with pytest.raises(ConfigError, match=r"the low end 1\.2 is above") as error:
+        load_env_config(path)
+    assert f"{path}:{line_of(path, 'kd:')}: randomize.kd = " in str(error.value)
+
+
+def test_the_order_of_observation_terms_is_part_of_the_hash_and_that_of_rewards_is_not() -> None:
+    config = load_env_config("a1_walk")
+    turned = dict(reversed(config.observation.items()))
+    assert config_hash(config.model_copy(update={"observation": turned})) != config_hash(config)
+    same = {
+        "rewards": dict(reversed(config.rewards.items())),
+        "randomize": dict(reversed(config.randomize.items())),
+    }
+    assert config_hash(config.model_copy(update=same)) == config_hash(config)
+    robot = load_config(RobotConfig, "a1", folder="robots")
+    other = robot.model_copy(update={"joints": dict(reversed(robot.joints.items()))})
+    assert config_hash(other) != config_hash(robot)
 
 
 def test_a_wrong_parameter_of_a_term_names_those_it_has(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ def test_every_cell_of_a_shipped_ablation_is_read_as_its_labels_say(name, task, 
     [
         ("ray", "training.ppo.returns", "[vtrace, gae]"),  # training.runtime.returns rules
         ("serial", "training.runtime.max_staleness", "[4, 1]"),  # nothing is ever stale
+        ("serial", "training.ppo.gamma", "[0.9, 0.9]"),  # a value twice
     ],
 )
 def test_a_factor_that_changes_nothing_is_refused_before_anything_runs(
@@ -167,6 +168,23 @@ def test_a_last_line_that_a_crash_cut_short_is_run_again(over, tmp_path):
     path.write_text("nonsense\n" + whole)
     with pytest.raises(FerryError, match=r"results\.jsonl:1: this is no result"):
         read_results(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b'{"cell": 3, "seed": 0, "fingerprint": "", "curve": [], "stats": {}}\n'],
+)
+def test_a_file_that_holds_no_results_is_one_clear_error(content, tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(FerryError, match=r"results\.jsonl"):
+        read_results(path)
+
+
+def test_a_file_in_the_place_of_the_folder_of_runs_is_one_clear_error(over, tmp_path):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(FerryError, match="cannot make the folder of the runs"):
+        run(over, tmp_path / "out")
 
 
 def test_a_result_whose_line_only_lacks_its_end_is_kept(over, tmp_path):
@@ -246,6 +264,21 @@ def test_an_effect_is_the_paired_difference_with_its_interval_by_hand():
     assert effect.verdict == "worse"
 
 
+def test_pairs_of_one_seed_count_once_for_the_interval():
+    shifts = {("2", 0): -0.1, ("2", 1): -0.3, ("8", 0): -0.3, ("8", 1): -0.5}  # means -0.2, -0.4
+    records = [
+        record(bound, actors, seed, [(10, 1.0, 0.9 + (shift if bound == "1" else 0.0))])
+        for (actors, seed), shift in shifts.items()
+        for bound in ("4", "1")
+    ]
+    effect = next(e for e in effects(records, order=ORDER, axis=AXES["samples"][0]))
+    assert (effect.factor, effect.pairs) == ("bound", 4)
+    assert effect.difference.mean == pytest.approx(-0.3)
+    half = 12.706205 * math.sqrt(0.02) / math.sqrt(2.0)  # t(0.975, 1), s of -0.2 and -0.4
+    assert effect.difference.low == pytest.approx(-0.3 - half, abs=1e-6)
+    assert effect.verdict == "no difference shown"
+
+
 def test_a_difference_whose_interval_holds_zero_shows_nothing():
     records = [
         record(bound, "1", seed, [(10, 1.0, 0.5 + shift)])
@@ -290,3 +323,28 @@ def test_a_report_of_nothing_says_so(tmp_path):
     one = record("4", "1", 0, [])
     write_report(tmp_path / "report.md", [one], order=ORDER, title="x", total=8)
     assert "Nothing to compare yet." in (tmp_path / "report.md").read_text()
+
+
+def test_a_policy_counts_from_when_it_was_there_not_from_when_its_score_came(tmp_path):
+    def write(name: str, *records: dict) -> None:
+        (tmp_path / name).write_text("".join(json.dumps(r) + "\n" for r in records))
+
+    # Scored beside: 30 s after the update that made it. The first was loaded, not made, here.
+    write(
+        "metrics.jsonl",
+        {"step": 100, "time/training_s": 10.0, "lag/mean": 1.0},
+        {"step": 200, "time/training_s": 20.0, "lag/mean": 3.0},
+        {"step": 200, "evaluation/score": 0.7},
+    )
+    write(
+        "evaluations.jsonl",
+        {"step": 50, "training_s": 6.0, "score": 0.1},
+        {"step": 200, "training_s": 50.0, "score": 0.7},
+    )
+    (cell, *_) = cells(load_config(AblationConfig, "staleness", folder="ablations"))
+    record = module._record(cell, 3, "", tmp_path)
+    assert [(p.step, p.seconds, p.score) for p in record.curve] == [
+        (50, 6.0, 0.1),
+        (200, 20.0, 0.7),
+    ]
+    assert record.stats["lag/mean"] == 2.0

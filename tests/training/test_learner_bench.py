@@ -9,7 +9,7 @@ import torch
 
 from training import learner_bench
 from training.learner import Learner
-from training.learner_bench import bench_learner, made_up_rollout
+from training.learner_bench import bench_learner, made_up_rollout, table_rows
 from training.learner_peers import PEERS, PeerMissing, Sizes
 from training.networks import NetworkConfig
 from training.ppo_config import PpoConfig
@@ -39,6 +39,7 @@ def test_the_ratio_is_to_the_better_peer_and_each_counts_with_its_better_threads
         "ours": [0.1],
         "epochs": [0.05],
         "bf16": [0.2],
+        "gpu": [0.01],
         "a/1": [0.4],
         "a/4": [0.2],
         "b/1": [0.25],
@@ -51,6 +52,9 @@ def test_the_ratio_is_to_the_better_peer_and_each_counts_with_its_better_threads
     assert record["ratio_to_best_peer"] == pytest.approx(2.0)
     assert record["like_for_like"]["ratio_to_best_peer"] == pytest.approx(4.0)
     assert record["switches"] == {"bf16": pytest.approx(passes / 0.2), "compile": None}
+    rows = table_rows(record)
+    assert rows["on a GPU"] == "6,400"  # 64 passes in 0.01 s
+    assert rows["with compile"] == "not measured"
 
 
 def test_what_is_timed_learns_from_data_of_its_own_policy():

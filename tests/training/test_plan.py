@@ -187,6 +187,9 @@ def test_rates_are_read_from_a_file_and_wrong_ones_named(tmp_path):
         read_rates(path)
     with pytest.raises(FerryError, match="no rates can be read"):
         read_rates(tmp_path / "absent.json")
+    path.write_text('"9e3"')
+    with pytest.raises(FerryError, match="expected an object of rates"):
+        read_rates(path)
 
 
 def test_rates_measured_here_say_what_rollouts_and_updates_cost():

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 WORLDS, HORIZON = 12, 16
 
-#: Arguments: folder, iterations, and "resume" or "".
+#: Arguments: folder, iterations, "resume" or "", and overrides.
 SCRIPT = f"""
 import sys
 from pathlib import Path
@@ -26,16 +26,21 @@ config = load_run_config("a1_walk", [
     "sim.worlds={WORLDS}", "sim.threads=2", "training.horizon={HORIZON}", "training.seed=2",
     "episode_s=0.4",  # time-outs within the run
     "training.network.hidden=[32, 32]", "training.network.critic_hidden=[32]",
-    "training.symmetry.enabled=true",
+    "training.symmetry.enabled=true", *sys.argv[4:],
 ])
 train(config, Path(sys.argv[1]), steps=int(sys.argv[2]) * {WORLDS * HORIZON},
       resume=bool(sys.argv[3]), evaluate=lambda policy: {{"score": 0.0}})
 """
 
 
-def run(out: Path, iterations: int, *, resume: bool = False) -> None:
+#: What is remembered crosses the checkpoint, too, of the mirrored life as well.
+MEMORY = ("training.network.gru=16", "training.network.critic_gru=8")
+
+
+def run(out: Path, iterations: int, *overrides: str, resume: bool = False) -> None:
+    arguments = [str(out), str(iterations), "resume" if resume else "", *overrides]
     subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(out), str(iterations), "resume" if resume else ""],
+        [sys.executable, "-c", SCRIPT, *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         check=True,
@@ -44,11 +49,12 @@ def run(out: Path, iterations: int, *, resume: bool = False) -> None:
 
 
 @pytest.mark.slow
-def test_n_and_n_iterations_of_the_walking_task_are_2n_bit_by_bit(tmp_path):
+@pytest.mark.parametrize("overrides", [(), MEMORY], ids=["plain", "memory"])
+def test_n_and_n_iterations_of_the_walking_task_are_2n_bit_by_bit(tmp_path, overrides):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    run(whole, 8)
-    run(halves, 4)
-    run(halves, 8, resume=True)
+    run(whole, 8, *overrides)
+    run(halves, 4, *overrides)
+    run(halves, 8, *overrides, resume=True)
     one = newest_checkpoint(whole / "checkpoints")
     two = newest_checkpoint(halves / "checkpoints")
     assert one.step == two.step == 8 * WORLDS * HORIZON
@@ -60,3 +66,6 @@ def test_n_and_n_iterations_of_the_walking_task_are_2n_bit_by_bit(tmp_path):
         if not np.array_equal(array, getattr(two, field)[name])
     ]
     assert different == []
+    remembered = [name for name in one.actor if name.startswith("memory.")]
+    assert len(remembered) == (3 if overrides else 0)
+    assert all(one.actor[name].any() for name in remembered)

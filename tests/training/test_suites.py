@@ -40,6 +40,7 @@ def test_the_suites_are_the_documented_ones():
         "nominal": ("mujoco", False),
         "pybullet": ("pybullet", False),
         "randomized": ("mujoco", True),
+        "pybullet_randomized": ("pybullet", True),
     }
     assert {s.episode_s for s in SUITES.values()} == {20.0}
 

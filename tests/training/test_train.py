@@ -46,7 +46,8 @@ SMALL = (
     "training.symmetry.enabled=false",  # the toy has no left and right
 )
 
-#: The same run, for a process of its own: arguments are folder, iterations, and "resume" or "".
+#: The same run, for a process of its own: arguments are folder, iterations, "resume" or "", and
+#: overrides.
 SCRIPT = f"""
 import sys
 from pathlib import Path
@@ -54,7 +55,7 @@ from training.run_config import load_run_config
 from training.toy_env import PointEnv
 from training.train import train
 
-config = load_run_config("a1_walk", {SMALL!r})
+config = load_run_config("a1_walk", [*{SMALL!r}, *sys.argv[4:]])
 train(config, Path(sys.argv[1]), steps=int(sys.argv[2]) * {ITERATION}, resume=bool(sys.argv[3]),
       env_factory=lambda c, stream: PointEnv({WORLDS}, seed=c.training.seed, limit=11))
 """
@@ -74,8 +75,10 @@ def run(out: Path, iterations: int, *overrides: str, **kwargs):
     )
 
 
-def process(out: Path, iterations: int, *, resume: bool = False) -> subprocess.Popen[str]:
-    arguments = [str(out), str(iterations), "resume" if resume else ""]
+def process(
+    out: Path, iterations: int, *overrides: str, resume: bool = False
+) -> subprocess.Popen[str]:
+    arguments = [str(out), str(iterations), "resume" if resume else "", *overrides]
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *arguments],
         cwd=ROOT,
@@ -170,11 +173,14 @@ def test_a_task_that_cannot_run_leaves_no_folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_n_and_n_iterations_in_a_fresh_process_are_2n_bit_by_bit(tmp_path):
+@pytest.mark.parametrize(
+    "overrides", [(), ("training.network.gru=6", "training.network.critic_gru=5")], ids=len
+)
+def test_n_and_n_iterations_in_a_fresh_process_are_2n_bit_by_bit(tmp_path, overrides):
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    run(whole, 10)
-    run(halves, 5)
-    child = process(halves, 10, resume=True)
+    run(whole, 10, *overrides)
+    run(halves, 5, *overrides)
+    child = process(halves, 10, *overrides, resume=True)
     assert child.wait(120) == 0, child.stderr.read()
     child.stderr.close()
     assert_same_state(whole, halves)

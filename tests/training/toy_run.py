@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from real.rollout import Rollout
 from training.networks import ActorCritic
+from training.process_tree import with_title
 from training.roles import Stream
 from training.run_config import RunConfig, load_run_config
 from training.toy_env import PointEnv
@@ -19,6 +21,8 @@ from training.toy_env import PointEnv
 WORLDS, HORIZON = 16, 8
 #: Control steps of a rollout.
 FRAGMENT = WORLDS * HORIZON
+#: How long anything may take on a busy machine [s]; nobody waits so long where all is well.
+PATIENCE_S = 200.0
 
 SMALL = (
     "training.network.hidden=[16, 16]",
@@ -43,10 +47,12 @@ def toy_env(config: RunConfig, stream: Stream) -> PointEnv:
 
 
 class SlowEnv(PointEnv):
-    """Each step takes as long as the environment variable says, and uses no CPU in it."""
+    """Each step takes some time, and uses no CPU in it."""
+
+    step_s = 0.002
 
     def step(self, actions):
-        time.sleep(float(os.environ.get("TOY_STEP_S", "0.002")))
+        time.sleep(self.step_s)
         return super().step(actions)
 
 
@@ -54,29 +60,57 @@ def slow_env(config: RunConfig, stream: Stream) -> SlowEnv:
     return SlowEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
 
 
-class FaultyEnv(SlowEnv):
-    """Does something once, after some steps: what a file in the folder TOY_FAULTS says."""
+class CountedEnv(SlowEnv):
+    """A file grows by one byte with each step."""
+
+    step_s = 0.0005
+    count: Path
 
     def step(self, actions):
-        for path in Path(os.environ["TOY_FAULTS"]).glob("*"):
+        with self.count.open("ab") as file:
+            file.write(b".")
+        return super().step(actions)
+
+
+def counted_env(config: RunConfig, stream: Stream, *, count: Path) -> CountedEnv:
+    env = CountedEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
+    env.count = count
+    return env
+
+
+class FaultyEnv(SlowEnv):
+    """Does something once, in the middle of an episode: what a file in a folder says.
+
+    Not before its actor has delivered a rollout, which it has when it makes the third: until then
+    it counts as one that starts, which may take long.
+    """
+
+    faults: Path
+    steps = 0
+
+    def step(self, actions):
+        self.steps += 1
+        for path in self.faults.glob("*") if self.steps > 2 * HORIZON else ():
             what = path.name
             try:
                 path.unlink()  # whoever removes it does it
             except FileNotFoundError:
                 continue
-            if what.startswith("raise"):
+            if what == "raise":
                 raise RuntimeError("the gears are full of sand")
-            if what.startswith("hang"):
+            if what == "hang":
                 time.sleep(3600.0)
-            if what.startswith("stop"):
+            if what == "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
-            if what.startswith("kill"):
+            if what == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
         return super().step(actions)
 
 
-def faulty_env(config: RunConfig, stream: Stream) -> FaultyEnv:
-    return FaultyEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
+def faulty_env(config: RunConfig, stream: Stream, *, faults: Path) -> FaultyEnv:
+    env = FaultyEnv(WORLDS, seed=config.training.seed, limit=11, stream=stream)
+    env.faults = faults
+    return env
 
 
 class BrokenEnv(PointEnv):
@@ -112,32 +146,30 @@ def rollout(version: int, *, num: int = 3, actor: str = "a") -> Rollout:
     )
 
 
-def descendants(pid: int | None = None) -> list[int]:
-    """Processes below one (this one if None), zombies not counted."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
-        except OSError:
-            continue
-        if state != "Z":
-            parents[int(stat.parent.name)] = int(parent)
-    found: list[int] = []
-    level = {os.getpid() if pid is None else pid}
-    while level:
-        level = {child for child, parent in parents.items() if parent in level}
-        found += sorted(level)
-    return found
-
-
 def workers(role: str, below: int | None = None) -> list[int]:
     """Processes below one that Ray has named after a role, such as ``_Actor``."""
-    found = []
-    for pid in descendants(below):
+    return with_title(f"ray::{role}", below)
+
+
+def alive(pids: Iterable[int]) -> list[int]:
+    """Those of the processes that still do something: zombies do not."""
+
+    def state(pid: int) -> str:
         try:
-            title = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
-            continue
-        if title.startswith(f"ray::{role}"):
-            found.append(pid)
-    return found
+            return "gone"
+
+    return [pid for pid in pids if state(pid) not in ("gone", "Z", "X")]
+
+
+def wait_until(condition: Callable[[], object], what: str = "it") -> None:
+    """Wait for a condition, however busy the machine is.
+
+    Raises:
+        AssertionError: it does not come true.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S:g} s"
+        time.sleep(0.05)

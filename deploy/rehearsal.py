@@ -1,0 +1,154 @@
+"""One run of a rehearsal: robot in simulated time, messages on their way, the comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deploy.channel import Channel, Disturbance
+from deploy.checks import upright
+from deploy.robot_loop import RobotLoop
+from deploy.schedule import Schedule
+from real.errors import FerryError
+from real.robot_io import load_plugin
+from real.signals import RobotState
+
+if TYPE_CHECKING:  # it needs ROS 2, and this file does not
+    from deploy.rehearsal_node import RehearsalNode
+
+Array = NDArray[np.float64]
+
+#: Arming is tried for so long [s].
+PATIENCE_S = 60.0
+#: Control periods without a command until the robot stops by itself; as robot_node's own.
+TIMEOUT_PERIODS = 3.0
+#: Cosine of the tilt beyond which a robot has fallen, 1.0 rad.
+FALLEN = float(np.cos(1.0))
+VELOCITIES = ("vx", "vy", "vz", "wx", "wy", "wz")
+
+
+class Rehearsal:
+    """One run: the robot in simulated time, the nodes by :class:`RehearsalNode`."""
+
+    def __init__(self, node: RehearsalNode, plan: dict[str, Any]) -> None:
+        self._node, self._plan = node, plan
+        self._spec = node.spec
+        rngs = np.random.default_rng(plan["seed"]).spawn(2)
+        how = Disturbance(plan["latency_s"], plan["jitter_s"], plan["loss"])
+        self._states: Channel[RobotState] = Channel(how, rngs[0])
+        self._targets: Channel[Array | None] = Channel(how, rngs[1])
+        self.difference, self.samples = 0.0, 0
+        self.falls, self.stops = 0, list[str]()
+        self._errors: list[Array] = []
+
+    def _begin(self) -> tuple[RobotLoop, Any, RobotState]:
+        """A robot that stands, armed: with nothing lost or late on the way."""
+        node = self._node
+        robot = load_plugin(self._plan["plugin"], self._spec, options=self._plan["options"])
+        self._states.clear()
+        self._targets.clear()
+        timeout_s = TIMEOUT_PERIODS * self._spec.control_dt_s
+        loop = RobotLoop(
+            robot,
+            self._spec,
+            command_timeout_s=timeout_s,
+            publish=lambda _state: None,
+            clock=lambda: self._node.now_ns,
+        )
+        state, deadline = self._stamped(robot.start()), time.monotonic() + PATIENCE_S
+        while True:
+            state = self._step(loop, state)
+            node.drive(np.zeros(node.shadow.contract.command.dim))
+            node.tell(state)
+            refused = node.arm(state) if node.commands else "no /joint_command has come"
+            if not refused:
+                return loop, robot, self._step(loop, state)
+            if time.monotonic() > deadline:
+                robot.close()
+                raise FerryError(f"rehearsal: arming is refused: {refused}")
+
+    def _stamped(self, state: RobotState) -> RobotState:
+        return dataclasses.replace(state, stamp_ns=np.array([self._node.now_ns], dtype=np.int64))
+
+    def _step(self, loop: RobotLoop, state: RobotState) -> RobotState:
+        state = loop.step(state)
+        self._node.now_ns += round(self._spec.physics_dt_s * 1e9)
+        return self._stamped(state)
+
+    def play(self, schedule: Schedule) -> dict[str, Any]:
+        """Run the schedule; a robot that stops is replaced by one that stands."""
+        steps = round(schedule.seconds / self._spec.physics_dt_s)
+        loop, robot, state = self._begin()
+        try:
+            for step in range(steps):
+                row = int(step * self._spec.physics_dt_s / schedule.dt_s + 1e-9)
+                command = schedule.commands[min(row, schedule.commands.shape[0] - 1)]
+                stopped = self._exchange(loop, state, command)
+                state = self._step(loop, state)
+                truth = robot.ground_truth()
+                fell = not float(upright(state.quat_wb)[0]) >= FALLEN
+                if stopped or fell:
+                    self.falls += int(fell)
+                    self.stops.append(f"{step * self._spec.physics_dt_s:.2f} s: {self._why(fell)}")
+                    self._node.safety_stop()
+                    robot.close()
+                    loop, robot, state = self._begin()
+                elif truth is not None:
+                    self._errors.append(self._error(command, truth))
+        finally:
+            robot.close()
+        return self.result(schedule)
+
+    def _exchange(self, loop: RobotLoop, state: RobotState, command: Array) -> bool:
+        """Everything on the wire at this moment; whether the nodes say stop."""
+        node, stopped = self._node, False
+        self._states.send(self._node.now_ns, state)
+        for heard in self._states.arrived(self._node.now_ns):
+            node.drive(command)
+            if node.tell(heard):
+                stamp = int(heard.stamp_ns[0])
+                targets = node.answer(stamp)
+                self._compare(heard, command, targets)
+                stopped = stopped or targets is None
+                self._targets.send(self._node.now_ns, targets)
+        for targets in self._targets.arrived(self._node.now_ns):
+            loop.command(targets)
+        return stopped
+
+    def _compare(self, state: RobotState, command: Array, targets: Array | None) -> None:
+        tick = self._node.shadow.tick(int(state.stamp_ns[0]), state, command[None])
+        self.samples += 1
+        if (targets is None) != bool(tick.safety.stop[0]):
+            self.difference = float("inf")
+        elif targets is not None:
+            apart = float(np.abs(targets - tick.command.q_des[0]).max())
+            self.difference = max(self.difference, apart)
+
+    def _why(self, fell: bool) -> str:
+        return "fell" if fell else self._node.reason()
+
+    def _error(self, command: Array, truth: Any) -> Array:
+        """Velocity less command, by the names of the contract."""
+        six: list[float] = [*truth.lin_vel_b.tolist(), *truth.ang_vel_b.tolist()]
+        parts: dict[str, float] = dict(zip(VELOCITIES, six, strict=True))
+        names = self._node.shadow.contract.command.names
+        return np.array([parts[n] for n in names]) - command
+
+    def result(self, schedule: Schedule) -> dict[str, Any]:
+        """What :func:`deploy.rehearse.rehearse` reads."""
+        errors = np.array(self._errors)
+        names = self._node.shadow.contract.command.names
+        rms: list[float] = np.sqrt((errors**2).mean(axis=0)).tolist() if errors.size else []
+        return {
+            "samples": self.samples,
+            "max_difference": self.difference,
+            "falls": self.falls,
+            "stops": self.stops,
+            "rms_error": dict(zip(names, rms, strict=False)),
+            "lost": self._states.lost + self._targets.lost,
+            "seconds": schedule.seconds,
+        }

@@ -1,0 +1,210 @@
+"""A bundle rehearsed before it meets a robot: ``ferry rehearse``.
+
+The policy and the safety node run in lock-step with a simulated robot, see
+:mod:`deploy.rehearsal_node`. First undisturbed: every command must be the one that
+:class:`~deploy.controller.Controller` gives in process for the same states. Then with delays and
+losses on the way, and a table says what these did to tracking and falls.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.channel import Disturbance
+from deploy.graph import choose_robot, graph
+from deploy.preflight import preflight
+from deploy.schedule import tour
+from real.errors import FerryError
+
+HEADER = ("", "undisturbed", "disturbed")
+#: Largest difference of a target of graph and controller [rad or m].
+TOLERANCE = 1e-6
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+@dataclass(frozen=True)
+class RehearsalResult:
+    """What two runs showed.
+
+    Attributes:
+        plain: of the undisturbed run: ``samples``, ``max_difference`` to the controller in process
+            [rad or m], ``falls``, ``stops``, ``rms_error`` of velocities by name, messages ``lost``
+            and ``seconds``.
+        disturbed: the same of the run with faults, or None if none were asked for.
+        disturbance: which.
+    """
+
+    plain: Mapping[str, Any]
+    disturbed: Mapping[str, Any] | None
+    disturbance: Disturbance
+
+    @property
+    def equal(self) -> bool:
+        """Whether graph and controller agreed in every sample of the undisturbed run."""
+        return self.plain["samples"] > 0 and self.plain["max_difference"] <= TOLERANCE
+
+    def verdict(self) -> str:
+        """The comparison in one sentence."""
+        apart, count = self.plain["max_difference"], self.plain["samples"]
+        words = "equal to" if self.equal else "NOT equal to"
+        return f"graph {words} the controller in process: {apart:.1e} at most over {count} commands"
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {
+            "equal": self.equal,
+            "disturbance": dataclasses.asdict(self.disturbance),
+            "undisturbed": _finite(self.plain),
+            "disturbed": None if self.disturbed is None else _finite(self.disturbed),
+        }
+
+    def table_rows(self) -> list[tuple[str, str, str]]:
+        """What the faults did, a row each."""
+        runs = (self.plain, self.disturbed)
+        rows = [
+            ("commands compared or sent", *(_text(r, "samples") for r in runs)),
+            ("falls", *(_text(r, "falls") for r in runs)),
+            ("stops", *("-" if r is None else str(len(r["stops"])) for r in runs)),
+            ("messages lost", *(_text(r, "lost") for r in runs)),
+        ]
+        for name in self.plain["rms_error"]:
+            errors = ("-" if r is None else _error(r, name) for r in runs)
+            rows.append((f"rms error of {name}", *errors))
+        first = "-" if self.disturbed is None or not self.disturbed["stops"] else ""
+        if not first and self.disturbed is not None:
+            rows.append(("first stop", "-", str(self.disturbed["stops"][0])))
+        return [(a, b, c) for a, b, c in rows]
+
+
+def rehearse(
+    bundle: Path,
+    robot: str,
+    *,
+    disturbance: Disturbance,
+    seconds: float = 20.0,
+    seed: int = 0,
+) -> RehearsalResult:
+    """Run a bundle undisturbed and, if anything is to be injected, disturbed.
+
+    Args:
+        bundle: the policy file.
+        robot: ``sim:pybullet`` or ``sim:mujoco``.
+        disturbance: of every message on its way, states to the nodes and commands to the robot.
+            Simulated time passes in physics steps, so a message arrives at the next one.
+        seconds: simulated length of each run, a tour of the command range [s].
+        seed: of delays and losses.
+
+    Raises:
+        FerryError: the robot is not simulated, the bundle commands poses, or a run failed.
+    """
+    choice = choose_robot(robot)
+    cleared = preflight(bundle, choice)
+    if not cleared.choice.simulated:
+        raise FerryError(
+            f"robot {robot!r} is not simulated: a rehearsal stops time; expected sim:pybullet or "
+            "sim:mujoco"
+        )
+    contract = cleared.bundle.contract
+    if contract.reach is not None:
+        raise FerryError(
+            f"{bundle}: a rehearsal plays velocity commands, and this policy is told poses"
+        )
+    with tempfile.TemporaryDirectory(prefix="ferry-rehearsal-") as name:
+        folder = Path(name)
+        tour(contract.command, seconds=seconds).save(folder / "schedule.json")
+        (folder / "safety.yaml").write_text("ramp_s: 0.0\n")  # it stands in the default pose
+        plan = {
+            "bundle": str(bundle.absolute()),
+            "robot": contract.robot,
+            "plugin": choice.plugin,
+            "options": dict(choice.options),
+            "schedule": str(folder / "schedule.json"),
+            "safety_settings": str(folder / "safety.yaml"),
+            "report": str(folder / "report.json"),
+            "seed": seed,
+        }
+        described = graph(bundle, choice, robot_name=contract.robot)
+        plain = _run({**plan, **dataclasses.asdict(Disturbance())}, folder, described.environment)
+        disturbed = None
+        if disturbance.any:
+            faults = dataclasses.asdict(disturbance)
+            disturbed = _run({**plan, **faults}, folder, described.environment)
+    return RehearsalResult(plain, disturbed, disturbance)
+
+
+def read_seconds(text: str, name: str) -> float:
+    """A duration such as ``10ms`` or ``0.01s`` [s].
+
+    Raises:
+        FerryError: it is none.
+    """
+    found = re.fullmatch(r"([0-9.]+)\s*(us|ms|s)", text.strip())
+    try:
+        if found:
+            return float(found.group(1)) * _UNITS[found.group(2)]
+    except ValueError:
+        pass
+    raise FerryError(f"--{name} {text}: expected a duration with its unit, such as 10ms or 0.01s")
+
+
+def read_share(text: str, name: str) -> float:
+    """A share such as ``1%`` or ``0.01``.
+
+    Raises:
+        FerryError: it is none.
+    """
+    number, percent, rest = text.strip().partition("%")
+    try:
+        if not rest:
+            return float(number) * (0.01 if percent else 1.0)
+    except ValueError:
+        pass
+    raise FerryError(f"--{name} {text}: expected a share such as 1% or 0.01")
+
+
+def _run(plan: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    file, report = folder / "plan.json", Path(plan["report"])
+    file.write_text(json.dumps(dict(plan)))
+    report.unlink(missing_ok=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.rehearsal_node", str(file)],
+        env={**os.environ, **environment, "ROS_LOG_DIR": str(folder / "ros")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode or not report.is_file():
+        code = done.returncode
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended ({code})"
+        said = done.stderr.strip().splitlines()[-3:]
+        raise FerryError("rehearsal " + how + ": " + "\n  ".join(said))
+    return json.loads(report.read_text())
+
+
+def _text(run: Mapping[str, Any] | None, name: str) -> str:
+    return "-" if run is None else str(run[name])
+
+
+def _error(run: Mapping[str, Any], name: str) -> str:
+    value = run["rms_error"].get(name)
+    return "not measured" if value is None else f"{value:.3f}"
+
+
+def _finite(run: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity: a stop of one side alone is told as null."""
+    apart = run["max_difference"]
+    return {**run, "max_difference": apart if math.isfinite(apart) else None}

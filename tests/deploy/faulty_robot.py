@@ -1,0 +1,84 @@
+"""Robots with a fault: a driver that blocks, and one that a test plays over DDS itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from sensor_msgs.msg import Imu, JointState
+from std_msgs.msg import String
+
+from deploy.convert import set_quaternion, set_stamp, set_vector
+from deploy.robot_node import contract_of
+from real.frames import from_rpy
+from real.loopback import LoopbackRobot
+from real.spec import load_robot
+from tests.deploy.ros_probe import LATCHED, RELIABLE
+
+A1 = load_robot("a1")
+
+
+class BlockingRobot(LoopbackRobot):
+    """Its driver call does not come back once a file exists; the firmware's time-out then acts.
+
+    Args:
+        robot: what it pretends to be.
+        when: the file.
+        **options: of the loopback robot.
+    """
+
+    def __init__(self, robot, *, when, **options):
+        super().__init__(robot, **options)
+        self._when = Path(when)
+
+    def exchange(self, command):
+        if self._when.exists():
+            threading.Event().wait()
+        return super().exchange(command)
+
+
+class Voice:
+    """A robot that the test plays: A1 in its default pose at 100 Hz, and its faults.
+
+    Attributes:
+        names, q: joints as they are published.
+        rate: of turning about the vertical [rad/s].
+        gyro_factor: what the gyroscope makes of it.
+        frozen: whether the stamps stand.
+        shift_ns: what is added to them.
+    """
+
+    def __init__(self, probe, *, qos=LATCHED, states=RELIABLE):
+        node = probe.node
+        self.names, self.q = list(A1.joint_names), np.array(A1.q_default)
+        self.rate, self.gyro_factor = 0.0, 1.0
+        self.frozen, self.shift_ns, self.stamp_ns = False, 0, 0
+        self._yaw, self._last_s = 0.0, time.monotonic()
+        self._intro = node.create_publisher(String, "/robot/contract", qos)
+        self._intro.publish(String(data=contract_of(A1).to_json()))
+        self._joints = node.create_publisher(JointState, "/joint_states", states)
+        self._imu = node.create_publisher(Imu, "/imu/data", states)
+        node.create_timer(0.01, self._speak)
+
+    def heal(self):
+        self.__dict__.update(frozen=False, rate=0.0, gyro_factor=1.0)
+        self.names, self.q = list(A1.joint_names), np.array(A1.q_default)
+
+    def _speak(self):
+        now_s = time.monotonic()
+        self._yaw += self.rate * (now_s - self._last_s)
+        self._last_s = now_s
+        if not self.frozen:
+            self.stamp_ns = time.time_ns() + self.shift_ns
+        joints = JointState(name=self.names, position=self.q, velocity=np.zeros(12))
+        imu = Imu()
+        imu.header.frame_id = A1.base_link
+        set_quaternion(imu.orientation, from_rpy([0.0, 0.0, self._yaw]))
+        set_vector(imu.angular_velocity, np.array([0.0, 0.0, self.rate * self.gyro_factor]))
+        set_vector(imu.linear_acceleration, np.array([0.0, 0.0, 9.81]))
+        for message in (joints, imu):
+            set_stamp(message.header.stamp, self.stamp_ns)
+        self._imu.publish(imu)
+        self._joints.publish(joints)

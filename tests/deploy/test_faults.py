@@ -1,0 +1,156 @@
+"""Faults over real DDS that a robot, its driver or its clock brings: each ends safely, with why.
+
+Faults of commands and processes are in test_nodes.py: NaN, infinity and 1e9, joints permuted and
+missing, killed and stalled nodes, two writers, other gains, other bytes on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+
+from deploy.graph import RobotChoice, graph
+from tests.deploy.faulty_robot import A1, Voice
+from tests.deploy.ros_probe import describe, positions, running
+from tests.deploy.stand_bundle import write_bundle
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+
+BEST_EFFORT = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+NAMES, DEFAULT = A1.joint_names, A1.q_default
+
+
+def frozen(voice):
+    voice.frozen = True
+
+
+def set_back(voice):
+    voice.shift_ns -= 30_000_000_000  # further than to the moment of arming
+
+
+def duplicated(voice):
+    voice.names = [*NAMES[:-1], NAMES[0]]
+
+
+def degrees(voice):
+    voice.rate, voice.gyro_factor = 0.5, 57.3
+
+
+def jumped(voice):
+    voice.q = DEFAULT.copy()
+    voice.q[2] -= 0.9
+
+
+#: Fault, who says why, and the words.
+FAULTS = [
+    (frozen, "safety_node", "no new state for"),
+    (set_back, "safety_node", "clock"),
+    (duplicated, "policy_node", f"'{NAMES[0]}' is named twice"),
+    (degrees, "safety_node", "gyro"),
+    (jumped, "safety_node", "position_jump"),
+]
+
+
+TRIES = 4
+
+
+def said(probe, who, words):
+    """Whether it says so within two of its reports."""
+    deadline = time.monotonic() + 3.0
+    while time.monotonic() < deadline:
+        if words in probe.diagnostics.get(who, ""):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("fault", "who", "words"), FAULTS, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_a_fault_of_a_robots_states_ends_in_damp_and_says_why(tmp_path, fault, who, words):
+    with running(describe(tmp_path, without=("robot_node",)), tmp_path) as (_, probe):
+        voice = Voice(probe, states=BEST_EFFORT)  # which all who listen must take
+        # On a busy computer a pause of the test itself may be what stops the robot first.
+        for _ in range(TRIES):
+            probe.arm()
+            fault(voice)
+            probe.until_mode("DAMP")
+            probe.until_said("safety_node", "DAMP: ")
+            if said(probe, who, words):
+                break
+            voice.heal()
+        else:
+            pytest.fail(f"{who} never said {words!r}: {probe.diagnostics}")
+        probe.until(lambda: not len(probe.commands[-1].position), "an empty command")
+
+
+def test_an_emergency_stop_holds_while_joints_are_moved_and_the_policy_goes_on(tmp_path):
+    with running(describe(tmp_path, without=("robot_node",)), tmp_path) as (_, probe):
+        voice = Voice(probe)
+        probe.arm()
+        assert probe.call("/estop") == (True, "")
+        probe.until_mode("ESTOP")
+        held_s = time.monotonic()
+        first, wishes = len(probe.commands), len(probe.wishes)
+
+        def moved():
+            elapsed = time.monotonic() - held_s
+            voice.q = DEFAULT + 0.15 * np.sin(elapsed + np.arange(12))
+            return elapsed >= 5.0
+
+        probe.until(moved, "five seconds")
+        assert probe.modes[-1] == "ESTOP"
+        assert len(probe.wishes) > wishes, "the policy goes on"
+        assert len(probe.commands) > first + 1
+        assert not any(len(c.position) for c in probe.commands[first + 1 :])
+        assert probe.call("/reset") == (True, "")
+        probe.until_mode("DAMP")
+        measured, before = voice.q.copy(), len(probe.commands)
+        probe.arm()
+        targets = [positions(c, NAMES) for c in probe.commands[before:] if len(c.position)]
+        np.testing.assert_allclose(targets[0], measured, atol=0.05)
+
+
+def test_late_inference_ends_in_damp(tmp_path):
+    without = ("robot_node", "policy_node")
+    with running(describe(tmp_path, without=without), tmp_path) as (_, probe):
+        Voice(probe)
+        probe.policy(lambda: NAMES, lambda: DEFAULT)
+        probe.arm()
+        answer = probe.on_state
+        # A second and a half late, at the right rate: more than the 50 periods of these tests.
+        probe.on_state = lambda _state: answer(probe.states[max(0, len(probe.states) - 150)])
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "command_stale")
+
+
+def test_what_is_not_latched_is_not_heard_and_arming_is_refused(tmp_path):
+    # Volatile and best effort, where all that listen want it kept and reliable.
+    with running(describe(tmp_path, without=("robot_node",)), tmp_path) as (_, probe):
+        Voice(probe, qos=BEST_EFFORT)
+        probe.refused("robot_node has not published /robot/contract yet")
+        assert not any(len(c.position) for c in probe.commands)
+
+
+def test_a_driver_call_that_blocks_is_noticed_by_all_others(tmp_path):
+    when = tmp_path / "block"
+    described = describe(tmp_path)
+    plugin = RobotChoice(
+        "tests.deploy.faulty_robot:BlockingRobot", simulated=True, options={"when": str(when)}
+    )
+    other = graph(write_bundle(tmp_path / "stand.onnx"), plugin, robot_name="a1")
+    driver = next(n for n in other.nodes if n.name == "robot_node")
+    nodes = tuple(driver if n.name == "robot_node" else n for n in described.nodes)
+    with running(replace(described, nodes=nodes), tmp_path) as (_, probe):
+        probe.arm()
+        when.touch()
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "no new state for")
+        probe.until_said("robot_node", "driver call has been blocked for")

@@ -1,0 +1,106 @@
+"""Rehearsals: late and lost messages, options, and the graph that equals the controller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from deploy.bench import BUNDLE
+from deploy.channel import Channel, Disturbance
+from deploy.rehearse import RehearsalResult, read_seconds, read_share, rehearse
+from real.errors import FerryError
+
+MS = 1_000_000
+
+
+def test_undisturbed_messages_arrive_at_once_and_in_order():
+    way = Channel(Disturbance(), np.random.default_rng(0))
+    for i in range(3):
+        way.send(5 * MS, i)
+    assert way.arrived(5 * MS) == [0, 1, 2]
+    assert way.arrived(9 * MS) == []
+
+
+def test_messages_are_late_by_the_latency_within_the_jitter_and_never_overtake():
+    way = Channel(Disturbance(0.010, 0.003), np.random.default_rng(1))
+    for i in range(400):
+        way.send(5 * i * MS, i)
+    seen = []
+    for tick in range(4 * 2020):  # a quarter of a millisecond each
+        now = tick * MS // 4
+        seen += [(i, now - 5 * i * MS) for i in way.arrived(now)]
+    assert [i for i, _ in seen] == list(range(400))
+    late = np.array([d for _, d in seen]) / MS
+    assert late.min() >= 7.0
+    assert late.max() <= 13.25 + 5.0  # the wait for the one before is at most this
+    assert late.mean() == pytest.approx(10.2, abs=0.4)
+    assert late.std() > 1.0
+
+
+def test_messages_are_lost_with_the_probability_given_and_cleared_ones_never_come():
+    way = Channel(Disturbance(loss=0.25), np.random.default_rng(2))
+    for i in range(2000):
+        way.send(0, i)
+    assert way.lost == 2000 - len(way.arrived(0))
+    assert way.lost == pytest.approx(500, abs=60)
+    way.send(0, 1)
+    way.clear()
+    assert way.arrived(10**12) == []
+
+
+def test_durations_and_shares_are_read_with_their_units():
+    assert read_seconds("10ms", "latency") == 0.01
+    assert read_seconds("0.5 s", "latency") == 0.5
+    assert read_seconds("250us", "jitter") == 2.5e-4
+    assert read_share("1%", "loss") == 0.01
+    assert read_share("0.02", "loss") == 0.02
+    for text in ("10", "ms", "1.2.3ms", "-1ms"):
+        with pytest.raises(FerryError, match="expected a duration with its unit"):
+            read_seconds(text, "latency")
+    for text in ("many", "1%x", "%"):
+        with pytest.raises(FerryError, match="expected a share"):
+            read_share(text, "loss")
+    with pytest.raises(FerryError, match=r"loss is 1.5"):
+        Disturbance(loss=1.5)
+
+
+def test_a_difference_or_nothing_to_compare_is_no_equality():
+    run = {"samples": 10, "max_difference": 2e-6, "rms_error": {}, "falls": 0, "stops": []}
+    run |= {"lost": 0, "seconds": 1.0}
+    result = RehearsalResult(run, None, Disturbance())
+    assert not result.equal
+    assert "NOT equal" in result.verdict()
+    assert RehearsalResult({**run, "max_difference": 1e-7}, None, Disturbance()).equal
+    assert not RehearsalResult({**run, "samples": 0}, None, Disturbance()).equal
+    unlike = RehearsalResult({**run, "max_difference": float("inf")}, None, Disturbance())
+    assert unlike.as_json()["undisturbed"]["max_difference"] is None
+
+
+def test_hardware_is_not_rehearsed():
+    pytest.importorskip("rclpy")
+    with pytest.raises(FerryError, match="no simulator 'gazebo'"):
+        rehearse(Path(BUNDLE), "sim:gazebo", disturbance=Disturbance())
+
+
+@pytest.mark.ros
+@pytest.mark.slow
+def test_the_graph_equals_the_controller_and_faults_make_it_no_better():
+    pytest.importorskip("rclpy")
+    pytest.importorskip("pybullet")
+    result = rehearse(
+        Path(BUNDLE),
+        "sim:pybullet",
+        disturbance=Disturbance(0.010, 0.003, 0.01),
+        seconds=2.0,
+    )
+    plain, disturbed = result.plain, result.disturbed
+    assert result.equal, result.verdict()
+    assert plain["samples"] == 100  # 2 s at 50 Hz
+    assert (plain["falls"], plain["stops"], plain["lost"]) == (0, [], 0)
+    assert disturbed is not None
+    assert disturbed["lost"] > 0
+    assert 0 < disturbed["samples"] <= 100
+    assert set(plain["rms_error"]) == {"vx", "vy", "wz"}
+    assert any("rms error of vx" in row[0] for row in result.table_rows())

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sim.env import make_env
+from training import ant_bench, train_bench
+from training.a1_bench import Reached
+from training.ant_bench import Contender, bench_ant
+from training.bench_commands import flat_rows
+from training.learner_peers import PeerMissing
+from training.run_config import load_run_config
+from training.train_bench import TrainTimes
+from training.train_peers import TRAINERS
+
+SMALL = ["sim.worlds=8", "training.horizon=4", "training.ppo.epochs=1"]
+
+
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_a_peers_actor_becomes_one_of_ours_that_acts_alike(name: str) -> None:
+    pytest.importorskip(name, reason=f"{name} is not here; pip install 'ferry[peers]'")
+    config = load_run_config("cartpole_balance", SMALL)
+    env = make_env(config, seed=1)
+    run = TRAINERS[name](env, config, 1)
+    first = run.policy()
+    for _ in range(3):
+        run.iterate()
+    later = run.policy()
+    obs = torch.from_numpy(env.observation["policy"])
+    assert (first.mean(obs) != later.mean(obs)).any()
+    assert float(later.obs_norm.mean.abs().sum()) > 0.0
+    assert torch.isfinite(later.mean(obs)).all()
+    assert (later.mean(obs) == run.policy().mean(obs)).all()
+    env.close()
+
+
+def test_who_never_got_there_counts_as_the_longest_and_the_better_peer_is_compared_with() -> None:
+    def run(seconds: float | None) -> Reached:
+        return Reached(seconds, seconds, None if seconds is None else 10, 0.9)
+
+    times = TrainTimes(
+        {
+            "ours": (run(100.0), run(None), run(120.0)),
+            "rsl_rl": (run(300.0), run(200.0), run(400.0)),
+        },
+        {"stable_baselines3": "not here"},
+    )
+    json = times.as_json()
+    assert json["seconds_to_0.9"] == {"ours": 120.0, "stable_baselines3": None, "rsl_rl": 300.0}
+    assert json["ratio"] == pytest.approx(0.4)
+    assert times.rows()["stable_baselines3"] == "not here"
+
+
+def test_a_peer_that_is_missing_is_said_and_others_are_run(monkeypatch) -> None:
+    def gone(*_: object) -> None:
+        raise PeerMissing("it cannot be imported")
+
+    monkeypatch.setattr(train_bench, "TRAINERS", {"stable_baselines3": gone, "rsl_rl": gone})
+    monkeypatch.setattr(train_bench, "run_until", lambda *_, **__: Reached(1.0, 0.5, 6, 0.95))
+    times = train_bench.bench_train(peers=True, seeds=2, config="cartpole_balance")
+    assert set(times.missing) == {"stable_baselines3", "rsl_rl"}
+    assert len(times.runs["ours"]) == 2
+    assert times.as_json()["ratio"] is None
+
+
+def test_the_ant_bench_has_null_and_a_word_for_what_is_not_installed(monkeypatch) -> None:
+    def ours(worlds: int, threads: int) -> Contender:
+        return Contender(worlds, lambda actions: np.zeros(len(actions)), lambda: None, "4")
+
+    monkeypatch.setattr(ant_bench, "_TURN_S", 0.0)
+    monkeypatch.setitem(ant_bench.CONTENDERS, "ours", ours)
+    for name in ("envpool", "gymnasium_async"):
+        module = f"no_{name}"
+        monkeypatch.setitem(ant_bench.CONTENDERS, name, lambda *_, m=module: ant_bench._module(m))
+    found = bench_ant(worlds=2, threads=1, seconds=0.0)
+    assert found["ant"]["ours"] > 0.0
+    assert found["ant"]["envpool"] is found["ant"]["gymnasium_async"] is None
+    assert "pip install 'ferry[peers]'" in found["ant_missing"]["envpool"]
+    assert flat_rows(found)["ant_mujoco ours"] == "4"
