@@ -285,7 +285,7 @@ def test_a_short_soak_samples_memory_while_the_queue_overflows():
     pytest.importorskip("ray", reason="the `cluster` extra is not installed")
     found = soak(0.1, sample_s=0.5)
     assert descendants() == []
-    assert len(found.mib) >= 5
+    assert len(found.mib) >= 2  # it looks after whole updates, each of which takes 2 s
     # Ray's own processes alone are larger than that.
     assert min(found.mib) > 100.0
     assert found.produced_over_used > 2.0
