@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 # Touched when the environment is complete; older than either file, it is brought up to date.
 INSTALLED := $(VENV)/.installed
 EXTRAS := train,pybullet,ros,cluster,notebooks,dev
-QUICK := not slow and not ros and not ray and not gpu
+ALONE := not ros and not ray and not gpu
+QUICK := not slow and $(ALONE)
 # Two processes, each with whole test files or classes, which share what is costly to make.
 PARALLEL := -n 2 --dist loadscope
 
@@ -21,11 +22,11 @@ demo: $(INSTALLED) ## Train A1, export the policy, walk it in PyBullet over ROS 
 check: static ## The fast part of the tests, for every commit (under 90 s)
 	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL)
 
-# Tests that start ROS 2 graphs or trainings want the machine to themselves. Both parts always run.
+# Tests that start ROS 2 graphs or a cluster want the machine to themselves. Both parts always run.
 test: static ## Everything: lint, types, import contracts, the whole test suite
 	@status=0; \
-	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL) || status=$$?; \
-	$(BIN)/pytest -q -m "not ($(QUICK))" || status=$$?; \
+	$(BIN)/pytest -q -m "$(ALONE)" $(PARALLEL) || status=$$?; \
+	$(BIN)/pytest -q -m "not ($(ALONE))" || status=$$?; \
 	exit $$status
 
 static: $(INSTALLED)
