@@ -107,6 +107,7 @@ def test_help_needs_nothing_but_the_base_install() -> None:
         assert command.split()[0] in result.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "blocked", "extra"),
     [

@@ -451,6 +451,7 @@ def test_a_saved_configuration_reads_back_equal(tmp_path):
     assert [path.name for path in file.parent.iterdir()] == ["task.yaml"]
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(st.text(max_size=12), st.floats(allow_nan=False, allow_infinity=False)),
     st.text(),

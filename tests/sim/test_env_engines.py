@@ -72,6 +72,7 @@ def test_rewards_and_observations_stay_close_while_the_robot_moves(make):
         np.testing.assert_array_equal(two.terminated, one.terminated)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "steps"),
     [("cartpole_balance", 12), pytest.param("a1_walk", 20, marks=pytest.mark.slow)],

@@ -58,6 +58,7 @@ def test_the_software_renderer_shows_the_robot_in_the_middle_from_all_sides(robo
     assert (orange(frames[0]) ^ orange(frames[2])).sum() > 100
 
 
+@pytest.mark.slow
 def test_where_there_is_opengl_both_renderers_draw_the_same_scene(robot):
     poses, size = walk(robot, 1), {"width": 160, "height": 120}
     mine = render_frames(robot, poses, renderers=(("mujoco", "egl"), ("mujoco", "osmesa")), **size)

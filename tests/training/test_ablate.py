@@ -117,6 +117,7 @@ def test_a_factor_that_changes_nothing_is_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_every_cell_is_a_training_run_and_finished_ones_are_never_repeated(
     over, tmp_path, monkeypatch
 ):
@@ -154,6 +155,7 @@ def test_every_cell_is_a_training_run_and_finished_ones_are_never_repeated(
     assert len(started) == 9
 
 
+@pytest.mark.slow
 def test_a_last_line_that_a_crash_cut_short_is_run_again(over, tmp_path):
     out = tmp_path / "out"
     run(over, out, seeds=1)

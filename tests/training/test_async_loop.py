@@ -104,6 +104,7 @@ def test_an_update_takes_one_rollout_of_as_many_as_there_are_actors(made):
     assert metrics["train/worlds_finished"] > 0.0
 
 
+@pytest.mark.slow
 def test_without_the_store_the_learner_goes_on_up_to_the_bound_and_no_further(made):
     runtime, engine = made("training.runtime.max_staleness=3")
     runtime.iterate()

@@ -26,6 +26,7 @@ from training.returns import Ends, gae
 from training.snapshot import take_snapshot
 
 
+@pytest.mark.slow
 def test_ppo_solves_the_toy_task_in_seconds():
     made, acting = learner(), actor()
     rollouts = train(made, acting, 60)

@@ -208,6 +208,7 @@ def test_a_learner_alone_holds_everything_and_sends_nothing():
     assert ALONE.actor.max(-4.0) == -4.0
 
 
+@pytest.mark.slow
 def test_learners_that_do_not_come_are_not_awaited_for_ever():
     with pytest.raises(LearnerLostError, match="learner 0 of 2 met not all others"):
         join_learners(f"127.0.0.1:{free_port()}", rank=0, size=2, timeout_s=1.0)
