@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -138,12 +140,13 @@ def bench_async(
 
     if find_spec("ray") is None:  # before a bar says that something is measured
         raise ModuleNotFoundError("No module named 'ray'", name="ray")
+    # While something is measured stdout is stderr: Ray's warnings must not stand before the JSON.
     if soak and a1:
         raise FerryError("--soak and --a1 are measured one at a time; give one of them")
     if soak:
         from training.soak import soak as measure_memory
 
-        with bar("soak") as progress:
+        with bar("soak") as progress, redirect_stdout(sys.stderr):
             memory = measure_memory(soak_minutes, progress=progress)
         quiet = write_json(memory.as_json(), _stdout(as_json))
         print_table("Memory while actors are 10 times faster", memory.rows(), to_stderr=quiet)
@@ -151,7 +154,7 @@ def bench_async(
     if a1:
         from training.a1_bench import bench_a1
 
-        with bar("A1") as progress:
+        with bar("A1") as progress, redirect_stdout(sys.stderr):
             times = bench_a1(minutes=a1_minutes, seeds=seeds, progress=progress)
         quiet = write_json(times.as_json(), _stdout(as_json))
         print_table("Time until A1 tracks at 0.85", times.rows(), to_stderr=quiet)
@@ -159,7 +162,7 @@ def bench_async(
     from training.async_bench import QUICK
     from training.async_bench import bench_async as run
 
-    with bar("asynchronous runtime") as progress:
+    with bar("asynchronous runtime") as progress, redirect_stdout(sys.stderr):
         result = run(lengths=QUICK if quick else None, progress=progress)
     quiet = write_json(result.as_json(), _stdout(as_json))
     print_grid("Asynchronous runtime", HEADER, result.table_rows(), to_stderr=quiet)
