@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import gymnasium
 import numpy as np
@@ -50,13 +50,16 @@ class GymRunConfig(Config):
     scoring: GymScoring = GymScoring()
     training: TrainingConfig = TrainingConfig()
 
+    #: The trainer asks every run; only a table of random terms has one.
+    curriculum: ClassVar[None] = None
+
 
 def load_any_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a task file, or one that names an ``env`` of Gymnasium.
 
     Returns:
         For Gymnasium a :class:`GymRunConfig`: of a run's configuration the trainer reads ``name``,
-        ``sim.worlds`` and ``training``, which both have. Whoever needs a robot asks
+        ``sim.worlds``, ``curriculum`` and ``training``, which both have. Whoever needs a robot asks
         :func:`require_robot` first.
 
     Raises:

@@ -170,6 +170,7 @@ def test_the_graph_stands_a_robot_behind_a_controller_and_its_node_refuses_one_w
         # A standing policy asks for the default pose, give or take what its ramp leaves.
         default = [fake.q[name] for name in fake.joints]
         np.testing.assert_allclose(fake.received[-1].data, default, atol=0.05)
+        probe.until(lambda: probe.states, "a state of the robot")
         assert probe.states[-1].name == list(a1.joint_names)
     spec = next(n for n in described().nodes if n.name == "robot_node")
     environment = {**os.environ, **described().environment}
