@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -65,6 +66,19 @@ class Randomized(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Refresh:
+    """Newer weights within a rollout.
+
+    Attributes:
+        newest: the newest that can be had without waiting.
+        every: steps between two looks.
+    """
+
+    newest: Callable[[], PolicySnapshot]
+    every: int
+
+
 class ActorWorker:
     """Acts in one environment; owns it and the noise of the actions.
 
@@ -98,26 +112,30 @@ class ActorWorker:
         self._rng = np.random.Generator(np.random.PCG64(key))
 
     @torch.no_grad()
-    def collect(self, snapshot: PolicySnapshot, horizon: int) -> Rollout:
-        """Act for ``horizon`` steps with one version of the policy.
+    def collect(
+        self, snapshot: PolicySnapshot, horizon: int, *, refresh: Refresh | None = None
+    ) -> Rollout:
+        """Act for ``horizon`` steps with one version of the policy, or with newer ones on the way.
 
         Args:
-            snapshot: whose weights and statistics to act with; frozen for the whole rollout.
+            snapshot: whose weights and statistics to begin with. The rollout is stamped with its
+                version, the oldest of all its steps.
             horizon: T.
+            refresh: where newer weights come from within the rollout; None for none. Each step's
+                log-prob is of the weights that acted, so corrections for stale data hold.
 
         Raises:
             FerryError: the snapshot is of another network, or the policy's output is not finite.
         """
-        if snapshot.version != self._version:
-            load_snapshot(self.policy, snapshot.state)
-            self._version = snapshot.version
+        self._adopt(snapshot)
         env = self.env
         shape = (horizon, env.num_envs)
         obs = np.empty((horizon + 1, env.num_envs, env.policy_dim), dtype=np.float32)
         critic_obs = np.empty((horizon + 1, env.num_envs, env.critic_dim), dtype=np.float32)
         means = np.empty((*shape, env.action_dim), dtype=np.float32)
         noise = self._rng.standard_normal((*shape, env.action_dim), dtype=np.float32)
-        log_std, distribution = self.policy.log_std.detach(), self.policy.distribution
+        distribution = self.policy.distribution
+        log_std = np.empty((horizon, env.action_dim), dtype=np.float32)
         actions = np.empty_like(means)
         steps: list[StepResult] = []
         drawn = [(0, env.drawn())] if isinstance(env, Randomized) else []
@@ -126,10 +144,14 @@ class ActorWorker:
         seen = env.observation
         obs[0], critic_obs[0] = seen["policy"], seen["critic"]
         for t in range(horizon):
+            if refresh is not None and t and t % refresh.every == 0:
+                self._adopt(refresh.newest())
+            log_std_t = self.policy.log_std.detach()
+            log_std[t] = log_std_t.numpy()
             seen_t = torch.from_numpy(obs[t]), torch.from_numpy(critic_obs[t])
             means[t] = self._memory.mean(*seen_t).numpy()
             actions[t] = distribution.sample(
-                torch.from_numpy(means[t]), log_std, noise=torch.from_numpy(noise[t])
+                torch.from_numpy(means[t]), log_std_t, noise=torch.from_numpy(noise[t])
             ).numpy()
             self._require_finite(actions[t])
             # The env clips; the rollout keeps the action that the log-prob belongs to.
@@ -141,7 +163,7 @@ class ActorWorker:
             self._memory.forget(step.terminated | step.truncated)
 
         log_probs = distribution.log_prob(
-            torch.from_numpy(actions), torch.from_numpy(means), log_std
+            torch.from_numpy(actions), torch.from_numpy(means), torch.from_numpy(log_std)[:, None]
         )
         final_index, final_critic_obs = _final_rows(steps, env.critic_dim)
         return Rollout(
@@ -164,6 +186,11 @@ class ActorWorker:
             critic_hidden=remembered.get("critic_hidden"),
             mirror_hidden=remembered.get("mirror_hidden"),
         )
+
+    def _adopt(self, snapshot: PolicySnapshot) -> None:
+        if snapshot.version != self._version:
+            load_snapshot(self.policy, snapshot.state)
+            self._version = snapshot.version
 
     def _require_finite(self, actions: NDArray[np.float32]) -> None:
         if not np.isfinite(actions).all():

@@ -30,7 +30,7 @@ from ray.exceptions import RayError
 
 from real.errors import FerryError
 from real.rollout import Rollout
-from training.actor import ActorWorker
+from training.actor import ActorWorker, Refresh
 from training.ray_processes import FETCH_S, UNRECORDED, Processes, fetch, on, where
 from training.roles import ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
@@ -106,6 +106,8 @@ class _Actor:
         training = task.config.training
         self._horizon = training.horizon
         self._feed = _Feed(store, snapshot)
+        every = training.runtime.refresh_every
+        self._refresh = None if every is None else Refresh(self._feed.newest, every)
         env = task.make_env(task.config, stream)
         self._worker = ActorWorker(
             env,
@@ -118,7 +120,8 @@ class _Actor:
 
     def collect(self) -> tuple[Rollout, float]:
         start = time.perf_counter()
-        rollout = self._worker.collect(self._feed.newest(), self._horizon)
+        begin = self._feed.newest()
+        rollout = self._worker.collect(begin, self._horizon, refresh=self._refresh)
         return rollout, time.perf_counter() - start
 
     def where(self) -> tuple[str, int]:

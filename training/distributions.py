@@ -23,10 +23,13 @@ _NODES = 16
 
 
 def gaussian_log_prob(action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
-    """Log density of a diagonal Gaussian: ``[..., A], [..., A], [A] -> [...]``."""
+    """Log density of a diagonal Gaussian: ``[..., A], [..., A], [A] -> [...]``.
+
+    ``log_std`` may have axes before the last, that fit the others.
+    """
     # -1/2 sum ((a - mu) / sigma)^2 - sum log sigma - A/2 log 2 pi
     z = (action - mean) * torch.exp(-log_std)
-    constant = log_std.sum() + 0.5 * action.shape[-1] * _LOG_2PI
+    constant = log_std.sum(-1) + 0.5 * action.shape[-1] * _LOG_2PI
     return -0.5 * (z * z).sum(-1) - constant
 
 

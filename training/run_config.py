@@ -57,6 +57,12 @@ class RuntimeConfig(Config):
     worlds: int | None = Field(
         default=None, ge=1, description="parallel worlds of each actor; null for sim.worlds"
     )
+    refresh_every: int | None = Field(
+        default=None,
+        ge=1,
+        description="steps after which an actor looks for newer weights within a rollout; null for "
+        "at its start alone",
+    )
     evaluators: int = Field(
         default=1, ge=0, description="processes that score policies; 0 = nobody scores"
     )

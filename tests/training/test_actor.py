@@ -11,7 +11,7 @@ from real.errors import FerryError
 from sim.env import VecEnv, make_env
 from sim.result import StepResult
 from sim.task import load_env_config
-from training.actor import ActorWorker
+from training.actor import ActorWorker, Refresh
 from training.loop import reward_metrics
 from training.metrics import check_names
 from training.networks import ActorCritic, NetworkConfig, gaussian_log_prob
@@ -58,6 +58,22 @@ def test_two_rollouts_join_without_a_gap_and_equal_one_long_one():
     np.testing.assert_array_equal(first.obs[-1], second.obs[0])
     np.testing.assert_allclose(np.concatenate([first.obs, second.obs[1:]]), long.obs, rtol=1e-6)
     assert first.episodes + second.episodes == pytest.approx(long.episodes)
+
+
+def test_a_rollout_with_newer_weights_on_the_way_equals_one_rollout_of_each():
+    weights = [take_snapshot(policy(seed=n, bias=0.3 * n), 3 * n) for n in range(3)]
+    for snapshot in weights:  # another spread of the actions in each
+        snapshot.state["log_std"][...] = -0.2 * snapshot.version
+    asked = iter([weights[1], weights[1], weights[2]])
+    refresh = Refresh(lambda: next(asked), every=3)
+    mixed = worker(limit=5).collect(weights[0], 12, refresh=refresh)
+    assert mixed.policy_version == 0, "the oldest"
+    assert next(asked, None) is None, "asked before steps 3, 6 and 9"
+    actor = worker(limit=5)
+    parts = [actor.collect(s, n) for s, n in zip(weights, (3, 6, 3), strict=True)]
+    for name in ("actions", "log_probs", "rewards"):
+        joined = np.concatenate([getattr(part, name) for part in parts])
+        np.testing.assert_allclose(getattr(mixed, name), joined, rtol=1e-5, atol=1e-5)
 
 
 def test_a_cut_episode_leaves_the_critic_observation_it_ended_in():
