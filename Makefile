@@ -22,11 +22,13 @@ demo: $(INSTALLED) ## Train A1, export the policy, walk it in PyBullet over ROS 
 check: static ## The fast part of the tests, for every commit (under 90 s)
 	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL)
 
-# Tests that start ROS 2 graphs or a cluster want the machine to themselves. Both parts always run.
+# Tests that start ROS 2 graphs or a cluster want the machine to themselves. Real processes kill and
+# wait for each other there, and a shared machine may hold one up: such a test fails if it fails
+# twice, and one that needed the second time is named in the summary. Both parts always run.
 test: static ## Everything: lint, types, import contracts, the whole test suite
 	@status=0; \
 	$(BIN)/pytest -q -m "$(ALONE)" $(PARALLEL) || status=$$?; \
-	$(BIN)/pytest -q -m "not ($(ALONE))" || status=$$?; \
+	$(BIN)/pytest -q -m "not ($(ALONE))" --reruns 1 -r fER || status=$$?; \
 	exit $$status
 
 static: $(INSTALLED)
