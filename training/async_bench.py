@@ -146,6 +146,7 @@ def bench_async(
         dropped_share=max(slow.dropped_share, fed.dropped_share),
         slowdown=slowdown,
         planner=compare_with_plan(planned, config),
+        rates=measured_rates(planned, config),
     )
 
 
@@ -203,7 +204,7 @@ def _slowdowns(run: PacedRun, actors: int, lengths: Lengths, bar: _Bar) -> dict[
     run.run(SLOWER * ROLLOUT_S)  # until its last slow rollout is there
     with stopped("ray::_Evaluator"):
         found["evaluator_stopped"] = of_both(look("evaluator stopped"), free)
-    with stopped("ray::_Store"):
+    with stopped("ray::WeightStore"):
         bar.begin("store stopped", lengths.away)
         found["store_stopped"] = of_both(run.run(lengths.away), free)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -90,6 +91,9 @@ class Learner:
         """Share samples and steps with other learners from now on."""
         self._learners = self._ppo.learners = learners
 
+    def heed(self, stop: threading.Event | None) -> None:
+        """Know what is set once the run shall stop; alone, an update needs nobody to end."""
+
     def ready(self, timeout_s: float) -> bool:
         """Whether :meth:`update` may be called, after waiting for others so long at most."""
         return True
@@ -153,8 +157,9 @@ class Learner:
         self._refused += 1
         log.warning("update of version %d refused: %s", self.version, error)
         if self._refused >= MAX_REFUSED:
+            tries, self._refused = self._refused, 0  # whoever goes on from here has as many again
             raise TrainingDiverged(
-                f"{self._refused} updates in a row were refused, the last because {error}; resume "
+                f"{tries} updates in a row were refused, the last because {error}; resume "
                 "from an older checkpoint, or lower training.ppo.max_learning_rate"
             ) from error
 

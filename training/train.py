@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,10 +18,12 @@ from real.errors import FerryError
 from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
 from training.async_loop import AsyncRuntime
+from training.cluster_door import import_ray_engine
 from training.gym_run import gym_run, gym_scorer, load_any_run_config, make_worlds
 from training.interrupt import stop_on_signal
 from training.learner import Learner
-from training.learner_group import LeadLearner, LearnerSpec
+from training.learner_group import LeadLearner
+from training.learner_member import LearnerSpec
 from training.loop import Runtime, SerialRuntime
 from training.metrics import MetricsWriter, drop_records_after
 from training.progress import ProgressFn, silent
@@ -37,6 +38,7 @@ from training.roles import (
 from training.run_config import (
     RunConfig,
     load_run_config,
+    require_minibatches,
     require_updates,
     side_by_side_config,
     with_limits,
@@ -47,6 +49,7 @@ from training.run_folder import (
     diverged_of,
     load_policy,
     new_run_dir,
+    note_resumed,
     resume_run,
 )
 from training.scoring import EvaluatorCrew, InlineScorers, Scorers
@@ -164,7 +167,9 @@ def train(
             made = _asynchronous(env, task, address)
         trainer, scorers = stack.enter_context(made)
         if resume:
-            trainer.restore(resume_run(out, config))
+            stored = resume_run(out, config)
+            trainer.restore(stored)
+            note_resumed(out, config, stored)  # only now: until here it may be refused
             drop_records_after(out / "evaluations.jsonl", trainer.progress.steps)
         else:
             begin_run(out, config)
@@ -228,6 +233,7 @@ def _serial(
     config: RunConfig, env: VectorEnv, evaluate: Evaluate | None
 ) -> Iterator[tuple[Runtime, Scorers | None]]:
     training = config.training
+    require_minibatches(training, env.num_envs, "sim.worlds")
     actor = ActorWorker(
         env,
         actor_id((0, 0)),
@@ -244,12 +250,7 @@ def _serial(
 def _asynchronous(
     env: VectorEnv, task: Task, address: str | None
 ) -> Iterator[tuple[Runtime, Scorers | None]]:
-    # Without a token anybody who reaches the ports can run code here. Ray reads this when it is
-    # imported, which happens here, since it is an extra of its own.
-    if "ray" not in sys.modules:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from training.cluster import ray_engine
-
+    ray_engine = import_ray_engine()
     config, training = task.config, task.config.training
     runtime_config = training.runtime
     actors = runtime_config.actors or max(1, (os.cpu_count() or 2) - 1)

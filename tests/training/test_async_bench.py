@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from real.errors import FerryError
+from tests.training.toy_run import left_behind
 from training.actor import ActorWorker
 from training.async_bench import (
     Lengths,
@@ -31,6 +32,7 @@ from training.load import Totals, load_between
 from training.paced import MakePacedEnv, PacedEvaluate, PacedLearner, Paces, Update
 from training.process_tree import descendants, memory_bytes, with_title
 from training.queue import LagStats, QueueCounts
+from training.rates import Rates, gather_rates
 from training.soak import Memory, slope, soak
 from training.toy_env import PointEnv
 
@@ -156,6 +158,7 @@ RESULT = AsyncResult(
         "store_stopped": 0.85,
     },
     planner={1: 1.0, 2: 1.01, 4: 0.97, 8: 1.1, 16: 0.8},
+    rates=Rates(actor_steps_per_s=320.0, update_s_per_sample=1e-12, update_fixed_s=0.2),
 )
 
 
@@ -170,6 +173,12 @@ def test_json_has_the_agreed_keys_and_numbers():
     assert found["lag"] == {"mean": 1.2, "p95": 2.0, "max": 3.0}
     assert set(found["slowdown"]) == set(RESULT.slowdown)
     assert found["planner_deviation"] == pytest.approx(0.2)
+
+
+def test_a_plan_is_made_from_what_the_benchmark_prints(tmp_path):
+    path = tmp_path / "async.json"
+    path.write_text(json.dumps(RESULT.as_json()))
+    assert gather_rates([path], free_config()) == RESULT.rates
 
 
 def test_the_table_says_which_goals_are_met():
@@ -260,11 +269,11 @@ def test_a_small_run_finds_every_number_and_leaves_nothing():
     pytest.importorskip("ray", reason="the `cluster` extra is not installed")
     notes: list[str] = []
     result = bench_async(
-        lengths=Lengths(window=2.0, settle=1.0, away=2.0, adapt=1.0, steady=2.0),
+        lengths=Lengths(window=1.5, settle=0.5, away=1.0, adapt=0.5, steady=1.5),
         scale=(1, 2),
         progress=lambda done, total, note="": notes.append(note),
     )
-    assert descendants() == []
+    assert left_behind() == []
     found = json.loads(json.dumps(result.as_json()))
     assert set(found["scaling"]) == set(found["planner"]) == {"1", "2"}
     assert found["scaling"]["2"] > found["scaling"]["1"] == 1.0
@@ -283,8 +292,8 @@ def test_a_small_run_finds_every_number_and_leaves_nothing():
 @pytest.mark.slow
 def test_a_short_soak_samples_memory_while_the_queue_overflows():
     pytest.importorskip("ray", reason="the `cluster` extra is not installed")
-    found = soak(0.1, sample_s=0.5)
-    assert descendants() == []
+    found = soak(0.07, actors=2, sample_s=0.5)
+    assert left_behind() == []
     assert len(found.mib) >= 2  # it looks after whole updates, each of which takes 2 s
     # Ray's own processes alone are larger than that.
     assert min(found.mib) > 100.0
