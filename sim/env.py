@@ -32,6 +32,7 @@ from sim.randomize import Randomizer
 from sim.result import StepResult
 from sim.sensors import Sensors
 from sim.shaped_score import make_scorer
+from sim.shared import Shared
 from sim.state import State, Stateful, pack, part_of, require_parts
 from sim.targets import Targets
 from sim.task import EnvConfig, action_spec, draw_start, observation_spec
@@ -57,6 +58,7 @@ class VecEnv:
         critic_slices: where each privileged term stands in the critic's observation.
         randomizer: the random terms; ``randomizer.sample(row)`` says what a world drew.
         targets: what becomes of actions, and the joint targets sent last.
+        shared: what its worlds have in common with those of a run's other actors.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class VecEnv:
         self.randomizer = Randomizer(
             table, self.engine, control_dt_s=dt, rngs=rngs["domain"], curriculum=grows
         )
+        self.shared = Shared({"curriculum": self.randomizer.curriculum})
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=j, control_dt_s=dt)
         self._commands = make_commands(
             config.command, num, rngs["command"], control_dt_s=dt, space=space
@@ -108,14 +111,8 @@ class VecEnv:
             num, limit=max(1, round(config.episode_s / dt)), parts=self._rewards.names
         )
         self._origins = Origins(rngs, randomizer=self.randomizer, episodes=self._episodes)
-        self._observer = Observer(
-            self.observation_spec,
-            config.critic,
-            robot,
-            num,
-            domain_dim=self.randomizer.privileged_dim,
-            kinematics=kinematics,
-        )
+        spec, critic, dim = self.observation_spec, config.critic, self.randomizer.privileged_dim
+        self._observer = Observer(spec, critic, robot, num, domain_dim=dim, kinematics=kinematics)
 
     # -------------------------------------------------------------- stepping
 

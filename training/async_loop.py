@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real.rollout import Rollout
+from sim.shared import Shared
 from training.checkpoint import Checkpoint
 from training.crew import ActorCrew
 from training.learner import Learner
@@ -50,6 +51,8 @@ class AsyncRuntime(Runtime):
         config: queue, time-outs, throttle.
         actors: K.
         horizon: T, steps per rollout.
+        shared: of worlds that nobody steps, where it is decided for those of all actors; None for
+            a task without, see :class:`training.adaptation.Adaptation`.
         clock: monotonic time [s].
     """
 
@@ -61,9 +64,10 @@ class AsyncRuntime(Runtime):
         config: RuntimeConfig,
         actors: int,
         horizon: int,
+        shared: Shared | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(learner, horizon=horizon)
+        super().__init__(learner, horizon=horizon, shared=shared)
         self._engine = engine
         self._config = config
         self._clock = clock
@@ -113,7 +117,7 @@ class AsyncRuntime(Runtime):
             starts=self._starts,
             throttle=self.throttle,
             budget=self._budget,
-            newest=lambda: self._newest,
+            newest=lambda: self.adaptation.stamped(self._newest),
             on_rollout=self._note_rollout,
             on_gone=self._note_gone,
             clock=self._clock,
@@ -183,6 +187,7 @@ class AsyncRuntime(Runtime):
             **self._episode_metrics(),
             **reward_metrics(rollouts),
             **self.metrics(),
+            **self.adaptation.measures(),
             "learner/version": float(self.learner.version),
             "time/steps_per_s": taken / (done - begun),
             "time/collect_s": ready - begun,
@@ -224,7 +229,7 @@ class AsyncRuntime(Runtime):
             self._newest = snapshot
             self._published.append(snapshot.version)
             self._publications += 1
-        self._engine.publish(snapshot)
+        self._engine.publish(self.adaptation.stamped(snapshot))
 
     # -------------------------------------------------------------- measuring
 
@@ -262,6 +267,7 @@ class AsyncRuntime(Runtime):
 
     def _note_rollout(self, rollout: Rollout) -> None:
         self.learner.expect(rollout)
+        self.adaptation.absorb(rollout)
         with self._lock:
             self._episodes.add(rollout)
 
@@ -301,7 +307,7 @@ class AsyncRuntime(Runtime):
     def _actor_state(self) -> Arrays:
         starts = self._starts if self._crew is None else self._crew.starts
         counts = [n + 1 for n in starts] + self._unused_starts
-        return {"starts": np.array(counts, dtype=np.int64)}
+        return {"starts": np.array(counts, dtype=np.int64), **self.adaptation.state_dict()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See :class:`training.loop.Runtime`. All worlds begin anew: none has an episode yet."""
@@ -315,6 +321,7 @@ class AsyncRuntime(Runtime):
         actors = len(self._starts)
         kept = before + [0] * (actors - len(before))
         self._starts, self._unused_starts = kept[:actors], kept[actors:]
+        self.adaptation.load_state_dict(state, source=source)
         self._newest = self.learner.snapshot()
 
     def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
