@@ -16,7 +16,7 @@ from training.run_config import RunConfig, load_run_config
 WORLDS, HORIZON = 6, 8
 
 SMALL = (
-    "curriculum={measure: reward/alive, widen_at: 0.1, narrow_at: -1.0, step: 0.05, episodes: 3}",
+    "curriculum={measure: reward/alive, widen_at: 0.1, narrow_at: -1.0, step: 0.1, episodes: 3}",
     "episode_s=0.2",
     f"sim.worlds={WORLDS}",
     "sim.threads=1",

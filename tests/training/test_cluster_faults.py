@@ -157,7 +157,7 @@ def test_the_replacement_of_a_killed_actor_begins_with_ranges_as_far_as_the_run_
 
     def tell(story: Story) -> Iterator[Callable[[], bool]]:
         yield story.more_updates(1)
-        yield lambda: story.metric("curriculum/mean") > 0.3 and bool(workers("_Actor"))
+        yield lambda: story.metric("curriculum/mean") > 0.2 and bool(workers("_Actor"))
         grown.append(story.metric("curriculum/mean"))
         (actor,) = workers("_Actor")
         os.kill(actor, signal.SIGKILL)
