@@ -88,12 +88,27 @@ def test_a_late_drive_is_what_a_loop_over_worlds_joints_and_physics_steps_makes(
     np.testing.assert_allclose(network.damping.steady, A1.actuated_array("kd"), rtol=1e-9)
     motors = NetworkMotors(network, ours)
     state = slow.state().robot
-    # Before the episode the robot stood at its targets with the velocity it begins with.
-    seen = [[deque([(0.0, state.dq[n, j])] * 4, maxlen=4) for j in range(len(NAMES))] for n in ROWS]
-    heard = [deque([state.q[n].copy()] * 5, maxlen=5) for n in ROWS]
+    seen: list[Any] = [None] * 3
+    heard: list[Any] = [None] * 3
+
+    def begin(n: int) -> None:
+        """Before the episode the robot stood at its targets with the velocity it begins with."""
+        seen[n] = [deque([(0.0, v)] * 4, maxlen=4) for v in state.dq[n]]
+        heard[n] = deque([state.q[n].copy()] * 5, maxlen=5)
+
+    for n in ROWS:
+        begin(n)
     late = [0, 2, 4]  # 0, 7 and 20 ms in physics steps of 5 ms
     zero = np.zeros((3, len(NAMES)))
-    for q_des in targets(8):
+    for number, q_des in enumerate(targets(8)):
+        if number == 4:  # one world begins anew, in the middle of the others' episodes
+            again = InitialState.default(A1, 1)
+            again = replace(again, q=again.q + 0.05, dq=again.dq + 2.0)
+            for engine in (ours, slow):
+                engine.reset(np.array([1]), again)
+            motors.reset(np.array([1]))
+            state = slow.state().robot
+            begin(1)
         motors.step(q_des)
         for _ in range(A1.substeps):
             state, torque = slow.state().robot, np.zeros((3, len(NAMES)))
