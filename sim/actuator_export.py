@@ -1,9 +1,10 @@
 """Makes learned actuators: files that :mod:`sim.actuator_file` reads.
 
-Three ways, from known to measured: the robot's own servos, as a check of everything around it
-(:func:`servo_network`); a linear filter fitted to logs by least squares (:func:`fit_linear`), which
-knows delay, damping and lag of a drive and shows what a larger network must beat; or any model of
-your own with the same inputs and output, to which :func:`with_card` adds the card.
+From known to measured: the robot's own servos, as a check of everything around it
+(:func:`servo_network`); a linear filter fitted to samples by least squares (:func:`fit_linear`),
+which knows delay, damping and lag of a drive and shows what a network must beat; a network
+(:mod:`training.actuator_fit`); or any model of your own with the same inputs and output, to which
+:func:`with_card` adds the card.
 """
 
 from __future__ import annotations
@@ -14,16 +15,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from real.errors import FerryError
 from real.spec import RobotSpec
-from sim.actuator_file import CARD_KEY, INPUTS, OUTPUT, ActuatorCard
+from sim.actuator_file import CARD_KEY, ActuatorCard
+from sim.actuator_models import linear_model
 
 Array = NDArray[np.float64]
-
-#: Of the models written here; every ONNX Runtime that Ferry runs with knows it.
-_OPSET, _IR = 17, 8
 
 
 def with_card(model: onnx.ModelProto, card: ActuatorCard, path: Path) -> Path:
@@ -80,41 +79,6 @@ def robot_card(
     )
 
 
-def linear_model(error: Array, velocity: Array, *, double: bool = False) -> onnx.ModelProto:
-    """torque[n, a] = sum_h error[n, h, a] E[h, a] + velocity[n, h, a] V[h, a].
-
-    Args:
-        error: ``[H, A]`` E [N m/rad], oldest sample first.
-        velocity: ``[H, A]`` V [N m s/rad].
-        double: computed in 64 bits; in 32, as usual, if False.
-    """
-    history, joints = error.shape
-    kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
-    dtype = np.float64 if double else np.float32
-    weights = {f"{name}_weight": w for name, w in zip(INPUTS, (error, velocity), strict=True)}
-    nodes = [helper.make_node("Mul", [name, f"{name}_weight"], [f"{name}_part"]) for name in INPUTS]
-    nodes += [
-        helper.make_node("Add", [f"{name}_part" for name in INPUTS], ["parts"]),
-        helper.make_node("ReduceSum", ["parts", "axis"], [OUTPUT], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "actuator",
-        [helper.make_tensor_value_info(name, kind, ["N", history, joints]) for name in INPUTS],
-        [helper.make_tensor_value_info(OUTPUT, kind, ["N", joints])],
-        [
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "axis"),
-            *(numpy_helper.from_array(w.astype(dtype), name) for name, w in weights.items()),
-        ],
-    )
-    return helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", _OPSET)],
-        ir_version=_IR,
-        producer_name="ferry",
-    )
-
-
 def servo_network(
     robot: RobotSpec,
     path: Path,
@@ -156,7 +120,7 @@ def servo_network(
 
 @dataclass(frozen=True)
 class Fit:
-    """A linear actuator fitted to logs.
+    """A linear actuator fitted to samples.
 
     Attributes:
         error: ``[H, A]`` weights of errors [N m/rad], oldest first.

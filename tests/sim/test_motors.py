@@ -13,8 +13,9 @@ import pytest
 from real.errors import ConfigError, FerryError
 from real.signals import JointCommand
 from real.spec import RobotSpec, load_robot
-from sim.actuator_export import fit_linear, linear_model, robot_card, servo_network, with_card
+from sim.actuator_export import fit_linear, robot_card, servo_network, with_card
 from sim.actuator_file import load_actuators
+from sim.actuator_models import linear_model, shared_model
 from sim.engine import InitialState
 from sim.env import VecEnv, make_env
 from sim.motors import NetworkMotors, Servos
@@ -328,3 +329,23 @@ def test_the_card_of_a_robot_names_its_joints_in_any_order():
     )
     gains = {joint.name: (joint.kp, joint.kd) for joint in A1.actuated}
     assert [gains[name] for name in PERMUTED] == list(zip(card.kp, card.kd, strict=True))
+
+
+def test_a_network_that_all_joints_share_is_what_numpy_makes_of_each(tmp_path):
+    rng = np.random.default_rng(8)
+    layers = [(rng.normal(size=shape), rng.normal(size=shape[1])) for shape in ((6, 5), (5, 1))]
+    wide = np.tile([-9.0, 9.0], (12, 1))
+    card = robot_card(
+        A1, history=3, error_range=wide, velocity_range=wide, source="a test", joints=PERMUTED
+    )
+    file = with_card(shared_model(layers, joints=12), card, tmp_path / "shared.onnx")
+    error, velocity = rng.normal(size=(2, 4, 3, 12))
+    found = load_actuators(file, A1).torque(error, velocity)
+    for n in range(4):
+        for a in range(12):
+            x = np.concatenate([error[n, :, a], velocity[n, :, a]])
+            hidden = x @ layers[0][0] + layers[0][1]
+            hidden = hidden / (1.0 + np.abs(hidden))
+            assert found[n, a] == pytest.approx(
+                float((hidden @ layers[1][0] + layers[1][1])[0]), abs=1e-5
+            )
