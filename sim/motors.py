@@ -38,11 +38,11 @@ class ActuatorsConfig(Config):
 class Motors(Protocol):
     """Moves the joints of N worlds for one control period."""
 
-    def step(self, q_des: Array) -> None:
+    def step(self, q_des: Array, /) -> None:
         """Track targets ``[N, A]`` with the robot's gains."""
         ...
 
-    def apply(self, command: JointCommand) -> None:
+    def apply(self, command: JointCommand, /) -> None:
         """Follow a whole command ``[N, A]``."""
         ...
 
@@ -78,6 +78,7 @@ class Servos:
     """The engine's own."""
 
     def __init__(self, engine: Engine) -> None:
+        # One call less in every step.
         self.step: Callable[[Array], None] = engine.step
         self.apply: Callable[[JointCommand], None] = engine.apply
 
