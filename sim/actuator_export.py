@@ -9,6 +9,7 @@ which knows delay, damping and lag of a drive and shows what a network must beat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from real.errors import FerryError
 from real.spec import RobotSpec
 from sim.actuator_file import CARD_KEY, ActuatorCard
 from sim.actuator_models import linear_model
+from sim.actuator_samples import Samples, windows
 
 Array = NDArray[np.float64]
 
@@ -120,84 +122,103 @@ def servo_network(
 
 @dataclass(frozen=True)
 class Fit:
-    """A linear actuator fitted to samples.
+    """An actuator fitted to samples.
 
     Attributes:
-        error: ``[H, A]`` weights of errors [N m/rad], oldest first.
-        velocity: ``[H, A]`` weights of velocities [N m s/rad].
-        explained: ``[A]`` share of the torque's variance that it explains, on samples it was not
-            fitted to.
-        error_range: ``[A, 2]`` of errors in the log.
-        velocity_range: ``[A, 2]`` of velocities in it.
+        model: the network.
+        history: H.
+        explained: ``[A]`` share of the torque's variance that it explains, on the last fifth of
+            the samples, to which it was not fitted.
+        error_range: ``[A, 2]`` of the errors in the samples.
+        velocity_range: ``[A, 2]`` of their velocities.
     """
 
-    error: Array
-    velocity: Array
+    model: onnx.ModelProto
+    history: int
     explained: Array
     error_range: Array
     velocity_range: Array
 
     def write(self, robot: RobotSpec, path: Path, *, source: str) -> Path:
-        """Write it for the robot whose log it was; see :func:`robot_card`."""
+        """Write it for the robot whose samples they were; see :func:`robot_card`."""
         card = robot_card(
             robot,
-            history=len(self.error),
+            history=self.history,
             error_range=self.error_range,
             velocity_range=self.velocity_range,
             source=source,
         )
-        return with_card(linear_model(self.error, self.velocity), card, path)
+        return with_card(self.model, card, path)
 
 
-def fit_linear(
-    q_des: Array, q: Array, dq: Array, tau: Array, *, history: int, ridge: float = 1e-6
-) -> Fit:
-    """Fit torque to the last samples of position error and velocity, joint by joint.
+@dataclass(frozen=True)
+class Split:
+    """Samples to fit to, and the last fifth of them, in one piece, to measure on.
 
-    Least squares with a small penalty on weights, in units of each input's spread. The last fifth
-    of the log is kept to measure on, in one piece: neighbouring samples know each other.
+    Neighbouring samples know each other, so between the two one history is left out.
+
+    Attributes:
+        x: ``[M, A, 2 H]``, see :func:`sim.actuator_samples.windows`.
+        y: ``[M, A]`` torques.
+        fitted: rows to fit to.
+        kept: rows to measure on.
+    """
+
+    x: Array
+    y: Array
+    fitted: slice
+    kept: slice
+
+    @staticmethod
+    def of(samples: Sequence[Samples], history: int) -> Split:
+        """Cut samples.
+
+        Raises:
+            FerryError: there are too few, or a joint never moved.
+        """
+        x, y = windows(samples, history)
+        if len(x) < (least := 20 * history):
+            raise FerryError(f"{len(x)} samples for a history of {history}; expected {least}")
+        spread = np.ptp(x[:, :, [history - 1, -1]], axis=0)  # [A, 2] of the newest
+        if still := np.flatnonzero((spread == 0.0).any(axis=1)).tolist():
+            raise FerryError(f"joints {still} never moved in the log, which says nothing of them")
+        first = len(x) * 4 // 5
+        return Split(x, y, slice(0, first), slice(min(first + history, len(x) - history), len(x)))
+
+    def explained(self, predicted: Array) -> Array:
+        """``[A]`` by predictions of the kept torques."""
+        truth = self.y[self.kept]
+        return 1.0 - (truth - predicted).var(axis=0) / np.maximum(truth.var(axis=0), 1e-300)
+
+    def fit(self, model: onnx.ModelProto, predicted: Array) -> Fit:
+        """What was fitted, with what it predicts of the kept torques."""
+        history = self.x.shape[2] // 2
+        newest = self.x[:, :, [history - 1, -1]]
+        ranges = np.stack([newest.min(axis=0), newest.max(axis=0)], axis=2)  # [A, 2, ends]
+        return Fit(model, history, self.explained(predicted), ranges[:, 0], ranges[:, 1])
+
+
+def fit_linear(samples: Sequence[Samples], *, history: int, ridge: float = 1e-6) -> Fit:
+    """Fit torque to the last samples of error and velocity, joint by joint.
+
+    Least squares with a small penalty on weights, in units of each input's spread.
 
     Args:
-        q_des: ``[T, A]`` targets in force, sampled at the rate of the physics.
-        q: ``[T, A]`` positions at the same times.
-        dq: ``[T, A]`` velocities.
-        tau: ``[T, A]`` torques that the motors then gave.
+        samples: of the motors, pieces without holes.
         history: H, samples that each torque may depend on.
         ridge: penalty.
 
     Raises:
-        FerryError: too few samples, some that are not finite, or a joint that never moved.
+        FerryError: too few samples, or a joint that never moved.
     """
-    steps, motors = q.shape
-    least = 10 * 2 * history
-    if steps < least or history < 1:
-        raise FerryError(f"{steps} samples for a history of {history}; expected {least} or more")
-    if not all(np.isfinite(values).all() for values in (q_des, q, dq, tau)):
-        raise FerryError("the log has samples that are not finite; cut them out")
-    error = q_des - q
-    still = [a for a in range(motors) if np.ptp(error[:, a]) == 0.0 or np.ptp(dq[:, a]) == 0.0]
-    if still:
-        raise FerryError(f"joints {still} never moved in the log, which says nothing of them")
-    rows = steps - history + 1
-    fitted, tested = slice(0, rows * 4 // 5), slice(rows * 4 // 5 + history, rows)
-    weights, explained = np.zeros((2, history, motors)), np.zeros(motors)
+    split = Split.of(samples, history)
+    motors = split.y.shape[1]
+    weights = np.zeros((motors, 2 * history))
     for a in range(motors):
-        seen = np.concatenate(
-            [
-                np.lib.stride_tricks.sliding_window_view(values[:, a], history)
-                for values in (error, dq)
-            ],
-            axis=1,
-        )  # [rows, 2 H], oldest first
-        spread = seen.std(axis=0)
-        x, y = (seen / spread)[fitted], tau[history - 1 :, a][fitted]
-        penalty = np.sqrt(ridge * len(x)) * np.eye(2 * history)
-        found = np.linalg.lstsq(
-            np.concatenate([x, penalty]), np.concatenate([y, np.zeros(2 * history)]), rcond=None
-        )[0]
-        weights[:, :, a] = (found / spread).reshape(2, history)
-        truth = tau[history - 1 :, a][tested]
-        missed = truth - seen[tested] @ (found / spread)
-        explained[a] = 1.0 - missed.var() / max(truth.var(), 1e-300)
-    ranges = [np.stack([v.min(axis=0), v.max(axis=0)], axis=1) for v in (error, dq)]
-    return Fit(weights[0], weights[1], explained, ranges[0], ranges[1])
+        spread = split.x[:, a].std(axis=0)
+        x, y = (split.x[:, a] / spread)[split.fitted], split.y[split.fitted, a]
+        x = np.concatenate([x, np.sqrt(ridge * len(x)) * np.eye(2 * history)])
+        y = np.concatenate([y, np.zeros(2 * history)])
+        weights[a] = np.linalg.lstsq(x, y, rcond=None)[0] / spread
+    predicted = np.einsum("mai,ai->ma", split.x[split.kept], weights)
+    return split.fit(linear_model(weights[:, :history].T, weights[:, history:].T), predicted)

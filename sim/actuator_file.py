@@ -132,12 +132,17 @@ class ActuatorNetwork:
                 )
 
     def _measured_damping(self) -> Damping:
-        """By central differences at points spread over the fitted ranges, always the same."""
+        """By central differences, always at the same points.
+
+        There all samples of a joint are alike, as when it keeps its speed, and within the inner
+        half of what was fitted: unlike ones drawn independently, such histories do happen.
+        """
         rng = np.random.default_rng(0)
-        shape = (_POINTS, self.history, len(self._ours))
+        shape = (_POINTS, 1, len(self._ours))
+        middle, half = 0.5 * (self._high + self._low), 0.5 * (self._high - self._low)
         error, velocity = (
-            low + (high - low) * rng.random(shape)
-            for low, high in zip(self._low, self._high, strict=True)
+            np.repeat(m + h * rng.uniform(-0.5, 0.5, shape), self.history, axis=1)
+            for m, h in zip(middle, half, strict=True)
         )
         step = _STEP * (self._high[1] - self._low[1])
 

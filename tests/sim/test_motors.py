@@ -16,6 +16,7 @@ from real.spec import RobotSpec, load_robot
 from sim.actuator_export import fit_linear, robot_card, servo_network, with_card
 from sim.actuator_file import load_actuators
 from sim.actuator_models import linear_model, shared_model
+from sim.actuator_samples import Samples
 from sim.engine import InitialState
 from sim.env import VecEnv, make_env
 from sim.motors import NetworkMotors, Servos
@@ -283,19 +284,23 @@ def test_a_fit_finds_the_lateness_and_damping_of_a_drive_and_how_well_it_knows_i
     tau = np.zeros((steps, 12))
     tau[2:] = kp * (q_des - q)[:-2] - kd * dq[:-2]
     noisy = tau + rng.normal(0.0, 0.1, tau.shape)
-    fit = fit_linear(q_des, q, dq, noisy, history=4)
-    expected = np.zeros((2, 4, 12))
-    expected[0, 1], expected[1, 1] = kp, -kd
-    np.testing.assert_allclose(fit.error, expected[0], atol=0.5)
-    np.testing.assert_allclose(fit.velocity, expected[1], atol=0.01)
+    cut = [slice(0, 700), slice(700, 701), slice(701, steps)]  # a log with a hole
+    pieces = [Samples(q_des[c], q[c], dq[c], noisy[c]) for c in cut]
+    fit = fit_linear(pieces, history=4)
     assert (fit.explained > 0.99).all()
     network = load_actuators(fit.write(A1, tmp_path / "fit.onnx", source="a test"), A1)
     np.testing.assert_allclose(network.damping.steady, kd, atol=0.02)
+    np.testing.assert_allclose(network.damping.newest, 0.0, atol=0.02)
+    once = np.zeros((2, 1, 4, 12))
+    once[0, 0, 1] = 1.0  # an error of two samples ago
+    np.testing.assert_allclose(network.torque(*once)[0], kp, atol=0.5)
     np.testing.assert_array_equal(network.card.velocity_range[3], (dq[:, 3].min(), dq[:, 3].max()))
     still = dq.copy()
     still[:, 5] = 0.0
     with pytest.raises(FerryError, match=r"joints \[5\] never moved"):
-        fit_linear(q_des, q, still, tau, history=4)
+        fit_linear([Samples(q_des, q, still, tau)], history=4)
+    with pytest.raises(FerryError, match=r"59 samples for a history of 4; expected 80"):
+        fit_linear([Samples(q_des[:62], q[:62], dq[:62], tau[:62])], history=4)
 
 
 def test_in_pybullet_it_is_the_servo_too_where_both_look_equally_often(tmp_path):
