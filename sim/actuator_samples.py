@@ -101,7 +101,9 @@ def read_samples(log: Log, robot: RobotSpec) -> list[Samples]:
     columns = {topic.topic: _columns(topic, names, log) for topic in (states, commands)}
     if states.values["effort"].shape[1] == 0:
         raise FerryError(f"{log.path}: {STATES} has no efforts, which are what is to be learned")
-    stamp = states.stamp_ns * 1e-9
+    # Seconds since the first state: since 1970 they would be known to a quarter of a microsecond.
+    zero = int(states.stamp_ns[0]) if len(states) else 0
+    stamp = (states.stamp_ns - zero) * 1e-9
     first = np.unique(states.stamp_ns, return_index=True)[1]  # of equal stamps the first
     stamp, dt = stamp[first], robot.physics_dt_s
     period = float(np.median(np.diff(stamp))) if stamp.size > 1 else np.inf
@@ -117,7 +119,7 @@ def read_samples(log: Log, robot: RobotSpec) -> list[Samples]:
         return np.stack([np.interp(grid, stamp, column) for column in values.T], axis=1)
 
     order = np.argsort(commands.stamp_ns, kind="stable")
-    told_at = commands.stamp_ns[order] * 1e-9
+    told_at = (commands.stamp_ns[order] - zero) * 1e-9
     told = commands.values["position"][order][:, columns[COMMANDS]]
     newest = np.searchsorted(told_at, grid + 1e-9, side="right") - 1
     q_des = told[np.maximum(newest, 0)]
