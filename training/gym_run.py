@@ -52,6 +52,7 @@ class GymRunConfig(Config):
 
     #: The trainer asks every run; only a table of random terms has one.
     curriculum: ClassVar[None] = None
+    actuators: ClassVar[None] = None
 
 
 def load_any_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
