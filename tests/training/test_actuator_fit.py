@@ -8,13 +8,17 @@ from typer.testing import CliRunner
 
 import ferry
 from real.spec import load_robot
-from sim.actuator_export import fit_linear
+from sim.actuator_export import fit_linear, servo_network
 from sim.actuator_file import load_actuators
 from sim.actuator_samples import Samples
 from sim.mujoco_engine import MujocoEngine
 from sim.task import load_env_config
 from tests.real.test_log import T0, joint_state, write
+from tests.training.growing_run import growing_config, growing_env
+from training.actor import ActorWorker
 from training.actuator_fit import fit_network
+from training.learner import Learner
+from training.loop import SerialRuntime
 from training.suites import SUITES, episode_seeds
 from training.trial import Worlds
 
@@ -113,3 +117,31 @@ def _own(stamp, q_des):
 
     kp, kd = A1.actuated_array("kp"), A1.actuated_array("kd")
     return JointCommand.position(stamp, q_des, kp=kp, kd=kd)
+
+
+def test_a_run_with_a_late_drive_is_resumed_bit_by_bit_and_says_what_it_never_saw(tmp_path):
+    """A cart-pole, whose second joint has no motor."""
+    cart = load_robot("cartpole")
+    file = servo_network(cart, tmp_path / "cart.onnx", late=2)
+    without = ("randomize.kp=null", "randomize.kd=null", "episode_s=0.4")
+    config = growing_config(f"actuators.network={file}", *without)
+    training = config.training
+
+    def run(steps: int, start: SerialRuntime | None = None) -> SerialRuntime:
+        env = growing_env(config, (0, 0))
+        actor = ActorWorker(env, "a", network=training.network, seed=0)
+        sizes = env.policy_dim, env.critic_dim
+        learner = Learner(*sizes, action_dim=1, network=training.network, ppo=training.ppo, seed=0)
+        runtime = SerialRuntime(actor, learner, horizon=training.horizon)
+        if start is not None:
+            runtime.restore(start.checkpoint())
+        for _ in range(steps):
+            metrics = runtime.iterate()
+        assert 0.0 <= metrics["episode/out_of_range"] <= 1.0
+        return runtime
+
+    twice, once = run(2, run(2)).checkpoint(), run(4).checkpoint()
+    assert once.actor["env.motors.error"].shape == (6, 3, 1)
+    for name, value in once.actor.items():
+        np.testing.assert_array_equal(twice.actor[name], value, err_msg=name)
+    assert once.counters["policy_digest"] == twice.counters["policy_digest"]
