@@ -63,6 +63,8 @@ class Rollout:
         reward_parts: name of a reward term -> its mean over the T*N steps, weight included.
         domain: what was drawn for each episode that has a step here, where known.
         clamped: joint -> share of its T*N targets that the robot's limits moved; empty without.
+        outcomes: what happened in its episodes to what all actors' worlds have in common, as
+            :mod:`sim.shared` reports it; empty where there is nothing, or the worlds decide alone.
         hidden: ``[N, H]`` what the policy remembered before the first step, where it has a memory.
             Later ones follow: zeros after the end of an episode, else what the policy makes of it.
         critic_hidden: ``[N, .]`` the same of the critic.
@@ -84,6 +86,9 @@ class Rollout:
     reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
     domain: DomainDraws | None = None
     clamped: Mapping[str, float] = field(default_factory=dict[str, float])
+    outcomes: Mapping[str, NDArray[np.generic]] = field(
+        default_factory=dict[str, NDArray[np.generic]]
+    )
     hidden: Float32 | None = None
     critic_hidden: Float32 | None = None
     mirror_hidden: Float32 | None = None

@@ -179,6 +179,11 @@ def bench_sim(
         FerryError: it cannot run.
     """
     config = load_env_config(config_path, list(overrides))
+    if config.actuators is not None:
+        raise FerryError(
+            "the raw physics is stepped under servos, which a task with a learned actuator does "
+            "not have; `python -m sim.actuator_bench` measures what that costs"
+        )
     env = make_env(config, num=worlds, threads=threads, seed=0)
     try:
         replay = Replay(env, policy=policy)

@@ -68,6 +68,15 @@ class BlackBox:
         self._noted = 0
         self._age: NDArray[np.int64] = np.zeros(engine.num, dtype=np.int64)
         self._full = False
+        self._substeps = engine.robot.substeps
+
+    def keep_single_steps(self) -> None:
+        """Somebody steps the physics one by one, under torques that change in between.
+
+        They are in the model's fields, of which the last ones are written: only the last physics
+        step can be stepped again.
+        """
+        self._ring, self._substeps = self._ring[:1].copy(), 1
 
     def note(self, state: Array, /) -> None:
         """Keep the states ``[N, S]`` that the next control step begins with."""
@@ -141,7 +150,7 @@ class BlackBox:
             "robot": engine.robot.name,
             "actor": self._name,
             "world": row,
-            "substeps": engine.robot.substeps,
+            "substeps": self._substeps,
             "states": self.last(row),
             "after": engine.batch.state[row].copy(),
             "warnings": engine.batch.warning[row].copy(),

@@ -26,8 +26,7 @@ from real.config import Config
 from real.errors import ConfigError, FerryError, nearest
 from sim.distributions import Distribution
 from sim.engine import Array, Ids
-
-State = dict[str, NDArray[np.generic]]
+from sim.state import State, part_of
 
 
 class CurriculumConfig(Config):
@@ -111,6 +110,8 @@ class Curriculum:
         self._end: NDArray[np.int64] = np.full(num, -1, dtype=np.int64)
         self._seen: Array = np.zeros((2 * len(ranges), config.episodes))
         self._count: NDArray[np.int64] = np.zeros(2 * len(ranges), dtype=np.int64)
+        # (ends [n], performances [n]) not yet reported; None for one that decides itself.
+        self._unreported: list[tuple[NDArray[np.int64], Array]] | None = None
 
     def narrow(self, rows: Ids, draws: Array, rngs: Sequence[np.random.Generator]) -> None:
         """Bring draws ``[n, P]`` of the whole table into the present ranges, in place.
@@ -156,11 +157,20 @@ class Curriculum:
         return np.asarray(episode[name], dtype=np.float64)
 
     def note(self, rows: Ids, performance: Array) -> None:
-        """Episodes of worlds ``rows`` ended with ``performance [n]``; ends may move."""
-        for row, value in zip(rows.tolist(), performance.tolist(), strict=True):
-            end = int(self._end[row])
-            if end < 0:
-                continue
+        """Episodes of worlds ``rows`` ended with ``performance [n]``; ends may move.
+
+        Not those of one that follows: it keeps what happened for its next report.
+        """
+        tried = self._end[rows] >= 0
+        ends, values = self._end[rows][tried], performance[tried]
+        if self._unreported is None:
+            self._learn(ends, values)
+        else:
+            self._unreported.append((ends, values))
+
+    def _learn(self, ends: NDArray[np.int64], values: Array) -> None:
+        """Episodes at ``ends [n]`` had performance ``values [n]``."""
+        for end, value in zip(ends.tolist(), values.tolist(), strict=True):
             # A broken episode is the worst there is, and must not poison a mean.
             self._seen[end, self._count[end]] = value if np.isfinite(value) else -1e9
             self._count[end] += 1
@@ -179,11 +189,53 @@ class Curriculum:
             one.name: (self._at(2 * k), self._at(2 * k + 1)) for k, one in enumerate(self._ranges)
         }
 
+    # -------------------------------------------------------------- many actors, see sim.shared
+
+    def follow(self) -> None:
+        """See :class:`sim.shared.SharedPart`."""
+        if self._unreported is None:
+            self._unreported = []
+
+    def report(self) -> State:
+        """See :class:`sim.shared.SharedPart`: ``end [n]`` and ``value [n]`` of n episodes."""
+        if not self._unreported:
+            return {}
+        ends, values = zip(*self._unreported, strict=True)
+        self._unreported = []
+        return {"end": np.concatenate(ends), "value": np.concatenate(values)}
+
+    def absorb(self, report: State) -> None:
+        """See :class:`sim.shared.SharedPart`."""
+        self._learn(report["end"].astype(np.int64), report["value"].astype(np.float64))
+
+    def shared_state(self) -> State:
+        """See :class:`sim.shared.SharedPart`: how far ends have come, and what was seen there."""
+        values = {"shares": self.shares, "seen": self._seen, "count": self._count}
+        return {name: value.copy() for name, value in values.items()}
+
+    def load_shared_state(self, state: State) -> None:
+        """See :class:`sim.shared.SharedPart`."""
+        seen = state.get("seen")
+        if seen is None or seen.shape != self._seen.shape:
+            raise FerryError(
+                "the state has no curriculum of these random terms; was the table or "
+                "curriculum.episodes changed?"
+            )
+        self.shares[...] = state["shares"]
+        self._seen[...] = seen
+        self._count[...] = state["count"]
+
+    def measures(self) -> dict[str, float]:
+        """See :class:`sim.shared.SharedPart`: share of the way that both ends of a term came."""
+        each = {one.name: float(self.shares[k].mean()) for k, one in enumerate(self._ranges)}
+        return {"mean": float(self.shares.mean()), **each}
+
+    # -------------------------------------------------------------- keeping
+
     def state_dict(self) -> State:
-        """Ends and what was seen at them, copied."""
-        names = ("shares", "end", "seen", "count")
-        values = (self.shares, self._end, self._seen, self._count)
-        return {f"curriculum.{n}": v.copy() for n, v in zip(names, values, strict=True)}
+        """Ends, who is at which and what was seen there, copied."""
+        everything = {**self.shared_state(), "end": self._end.copy()}
+        return {f"curriculum.{name}": value for name, value in everything.items()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore what :meth:`state_dict` gave.
@@ -191,13 +243,5 @@ class Curriculum:
         Raises:
             FerryError: the state is of another curriculum.
         """
-        seen = state.get("curriculum.seen")
-        if seen is None or seen.shape != self._seen.shape:
-            raise FerryError(
-                "the state has no curriculum of these random terms; was the table or "
-                "curriculum.episodes changed?"
-            )
-        self.shares[...] = state["curriculum.shares"]
+        self.load_shared_state(part_of(state, "curriculum"))
         self._end[...] = state["curriculum.end"]
-        self._seen[...] = seen
-        self._count[...] = state["curriculum.count"]

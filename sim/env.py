@@ -25,6 +25,7 @@ from sim.commands import command_limits, make_commands
 from sim.engine import Engine, WorldState
 from sim.engines import make_engine
 from sim.episodes import Episodes
+from sim.motors import make_motors
 from sim.observe import Observations, Observer, View
 from sim.origins import Origins
 from sim.pose_commands import reach_space
@@ -32,6 +33,7 @@ from sim.randomize import Randomizer
 from sim.result import StepResult
 from sim.sensors import Sensors
 from sim.shaped_score import make_scorer
+from sim.shared import Shared
 from sim.state import State, Stateful, pack, part_of, require_parts
 from sim.targets import Targets
 from sim.task import EnvConfig, action_spec, draw_start, observation_spec
@@ -57,6 +59,7 @@ class VecEnv:
         critic_slices: where each privileged term stands in the critic's observation.
         randomizer: the random terms; ``randomizer.sample(row)`` says what a world drew.
         targets: what becomes of actions, and the joint targets sent last.
+        shared: what its worlds have in common with those of a run's other actors.
     """
 
     def __init__(
@@ -95,6 +98,8 @@ class VecEnv:
         self.randomizer = Randomizer(
             table, self.engine, control_dt_s=dt, rngs=rngs["domain"], curriculum=grows
         )
+        self._motors = make_motors(config.actuators, self.engine)
+        self.shared = Shared({"curriculum": self.randomizer.curriculum})
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=j, control_dt_s=dt)
         self._commands = make_commands(
             config.command, num, rngs["command"], control_dt_s=dt, space=space
@@ -108,14 +113,8 @@ class VecEnv:
             num, limit=max(1, round(config.episode_s / dt)), parts=self._rewards.names
         )
         self._origins = Origins(rngs, randomizer=self.randomizer, episodes=self._episodes)
-        self._observer = Observer(
-            self.observation_spec,
-            config.critic,
-            robot,
-            num,
-            domain_dim=self.randomizer.privileged_dim,
-            kinematics=kinematics,
-        )
+        spec, critic, dim = self.observation_spec, config.critic, self.randomizer.privileged_dim
+        self._observer = Observer(spec, critic, robot, num, domain_dim=dim, kinematics=kinematics)
 
     # -------------------------------------------------------------- stepping
 
@@ -162,7 +161,7 @@ class VecEnv:
         """
         action = self.targets.clip(actions)
         self.randomizer.before_step()
-        self.engine.step(self.randomizer.to_motors(self.targets.decode(action, self._sensed)))
+        self._motors.step(self.randomizer.to_motors(self.targets.decode(action, self._sensed)))
         world = self.engine.state()
         self._sensed = self._sensors.sense(self.randomizer.reported(world.robot))
 
@@ -185,7 +184,7 @@ class VecEnv:
         view = self._view(world)
         retire(self.engine, conditions.diverged, view, self.randomizer)
         final_obs = self._observer.last(view, ended, void=conditions.diverged)
-        episode = self._episodes.close(ended, conditions)
+        episode = self._episodes.close(ended, conditions) | self._motors.episode(ended)
 
         if ended.size:
             self.randomizer.learn(ended, episode, self._episodes.could_last(ended) * self._dt)
@@ -226,6 +225,7 @@ class VecEnv:
         rngs = [self._rngs["start"][row] for row in rows.tolist()]
         self.engine.reset(rows, draw_start(self.config.start, self.robot, rngs))
         world = self.engine.state()
+        self._motors.reset(rows)
         self._commands.reset(rows)
         self._scorer.terminations.reset(rows)
         self._episodes.reset(rows)
@@ -301,6 +301,7 @@ class VecEnv:
             "terminations": self._scorer.terminations,
             "observer": self._observer,
             "targets": self.targets,
+            "motors": self._motors,
             "origins": self._origins,
             "shaping": self._scorer,
         }

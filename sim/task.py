@@ -25,6 +25,7 @@ from sim.commands import AnyCommandConfig, CommandConfig, command_limits
 from sim.curriculum import CurriculumConfig
 from sim.engine import InitialState
 from sim.engine_terms import EngineName, require_supported
+from sim.motors import OF_SERVOS, ActuatorsConfig
 from sim.observe import PRIVILEGED
 from sim.pose_commands import PoseCommandConfig
 from sim.randomize import RandomizeConfig
@@ -154,7 +155,22 @@ class EnvConfig(Config):
         default=None, description="ranges of random terms that grow; null: whole from the start"
     )
     sensors: SensorConfig | None = Field(default=None, description="errors; null for perfect")
+    actuators: ActuatorsConfig | None = Field(
+        default=None, description="a learned actuator; null for servos with the robot's gains"
+    )
     training: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _randomizes_motors_that_are_there(self) -> Self:
+        lost = [n for n in OF_SERVOS if n in self.randomize and self.actuators is not None]
+        if lost:
+            raise ConfigError(
+                f"randomize.{lost[0]} changes servos, but the task has a learned actuator, which "
+                "was fitted with gains of its own: remove the term; motor_strength scales its "
+                "torque, and delay its targets",
+                key=("randomize", lost[0]),
+            )
+        return self
 
     @model_validator(mode="after")
     def _follows_what_it_is_told(self) -> Self:

@@ -14,6 +14,7 @@ from real.domain import DomainDraws
 from real.errors import FerryError
 from real.rollout import EpisodeStats, Rollout
 from sim.result import StepResult
+from sim.shared import Shared
 from sim.streams import pack_streams, unpack_streams
 from training.memory import Memory
 from training.networks import ActorCritic, NetworkConfig
@@ -79,6 +80,17 @@ class Refresh:
     every: int
 
 
+@runtime_checkable
+class Adapting(Protocol):
+    """An environment that changes by what happens in its worlds; :class:`sim.env.VecEnv` is one."""
+
+    shared: Shared
+
+    def reset(self) -> object:
+        """Begin a new episode in every world."""
+        ...
+
+
 class ActorWorker:
     """Acts in one environment; owns it and the noise of the actions.
 
@@ -89,6 +101,9 @@ class ActorWorker:
         seed: root seed of the run.
         stream: (worker, restart); what tells actors of one run apart, as for the env.
         mirror: as the learner's; only a policy with a memory needs it here.
+
+    Attributes:
+        shared: what its worlds have in common with other actors' worlds.
     """
 
     def __init__(
@@ -107,6 +122,8 @@ class ActorWorker:
             env.policy_dim, env.critic_dim, action_dim=env.action_dim, config=network
         )
         self._version: int | None = None
+        self._fresh = True  # its worlds have begun nothing that counts
+        self.shared: Shared = env.shared if isinstance(env, Adapting) else Shared({})
         self._memory = Memory(self.policy, env.num_envs, mirror=mirror)
         key = np.random.SeedSequence(seed, spawn_key=(*stream, _NOISE_KEY, 0))
         self._rng = np.random.Generator(np.random.PCG64(key))
@@ -182,15 +199,23 @@ class ActorWorker:
             reward_parts=_mean_parts(steps),
             domain=DomainDraws.join(drawn) if drawn else None,
             clamped=_clamped_shares(steps),
+            outcomes=self.shared.report(),
             hidden=remembered.get("hidden"),
             critic_hidden=remembered.get("critic_hidden"),
             mirror_hidden=remembered.get("mirror_hidden"),
         )
 
     def _adopt(self, snapshot: PolicySnapshot) -> None:
-        if snapshot.version != self._version:
-            load_snapshot(self.policy, snapshot.state)
-            self._version = snapshot.version
+        if snapshot.version == self._version:
+            return
+        load_snapshot(self.policy, snapshot.state)
+        self._version = snapshot.version
+        # What holds in all worlds is as much of the run's state as the weights: whoever replaces
+        # an actor begins with it. Its worlds were drawn before it was told.
+        news = bool(snapshot.shared) and self.shared.load_state_dict(dict(snapshot.shared))
+        if news and self._fresh and isinstance(self.env, Adapting):
+            self.env.reset()
+        self._fresh = False
 
     def _require_finite(self, actions: NDArray[np.float32]) -> None:
         if not np.isfinite(actions).all():
@@ -216,7 +241,7 @@ class ActorWorker:
             raise FerryError("actor state lacks 'noise', the state of its generator")
         unpack_streams([self._rng], state["noise"].astype(np.uint64))
         # Another run may have given the same number to another policy.
-        self._version = None
+        self._version, self._fresh = None, False
         self._memory.load(_part(state, "memory."))
         self.env.load_state_dict(_part(state, "env."))
 

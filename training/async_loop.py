@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from real.rollout import Rollout
+from sim.shared import Shared
 from training.checkpoint import Checkpoint
 from training.crew import ActorCrew
 from training.learner import Learner
@@ -54,6 +55,8 @@ class AsyncRuntime(Runtime):
         config: queue, time-outs, throttle.
         actors: K.
         horizon: T, steps per rollout.
+        shared: of worlds that nobody steps, where it is decided for those of all actors; None for
+            a task without, see :class:`training.adaptation.Adaptation`.
         clock: monotonic time [s].
     """
 
@@ -65,9 +68,10 @@ class AsyncRuntime(Runtime):
         config: RuntimeConfig,
         actors: int,
         horizon: int,
+        shared: Shared | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(learner, horizon=horizon)
+        super().__init__(learner, horizon=horizon, shared=shared)
         self._engine = engine
         self._config = config
         self._clock = clock
@@ -117,7 +121,7 @@ class AsyncRuntime(Runtime):
             starts=self._starts,
             throttle=self.throttle,
             budget=self._budget,
-            newest=lambda: self._newest,
+            newest=lambda: self.adaptation.stamped(self._newest),
             on_rollout=self._note_rollout,
             on_gone=self._note_gone,
             clock=self._clock,
@@ -189,6 +193,7 @@ class AsyncRuntime(Runtime):
             **self._episode_metrics(),
             **reward_metrics(rollouts),
             **self.metrics(),
+            **self.adaptation.measures(),
             "learner/version": float(self.learner.version),
             "time/steps_per_s": taken / (done - begun),
             "time/collect_s": ready - begun,
@@ -230,7 +235,7 @@ class AsyncRuntime(Runtime):
             self._newest = snapshot
             self._published.append(snapshot.version)
             self._publications += 1
-        self._engine.publish(snapshot)
+        self._engine.publish(self.adaptation.stamped(snapshot))
 
     # -------------------------------------------------------------- measuring
 
@@ -268,6 +273,7 @@ class AsyncRuntime(Runtime):
 
     def _note_rollout(self, rollout: Rollout) -> None:
         self.learner.expect(rollout)
+        self.adaptation.absorb(rollout)
         with self._lock:
             self._episodes.add(rollout)
 
@@ -308,7 +314,8 @@ class AsyncRuntime(Runtime):
         starts = self._starts if self._crew is None else self._crew.starts
         counts = [n + 1 for n in starts] + self._unused_starts
         throttle = {f"{_THROTTLE}{k}": v for k, v in self.throttle.state_dict().items()}
-        return {"starts": np.array(counts, dtype=np.int64), **throttle}
+        counted = np.array(counts, dtype=np.int64)
+        return {"starts": counted, **throttle, **self.adaptation.state_dict()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See :class:`training.loop.Runtime`. All worlds begin anew: none has an episode yet."""
@@ -325,6 +332,7 @@ class AsyncRuntime(Runtime):
         known = {k.removeprefix(_THROTTLE): v for k, v in state.items() if k.startswith(_THROTTLE)}
         if known:  # a run that was serial so far has none
             self.throttle.load_state_dict(known)
+        self.adaptation.load_state_dict(state, source=source)
         self._newest = self.learner.snapshot()
 
     def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -102,6 +102,7 @@ class _Actor:
             stream=stream,
             mirror=Mirror.of_env(training.symmetry, env),
         )
+        self._worker.shared.follow()  # there are others
 
     def collect(self) -> tuple[Rollout, float]:
         start = time.perf_counter()

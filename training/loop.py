@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 
 from real.errors import FerryError
 from real.rollout import Rollout
+from sim.shared import Shared
 from training.actor import ActorWorker
+from training.adaptation import Adaptation
 from training.checkpoint import Checkpoint, checkpoint_name
 from training.learner import Learner
 from training.metrics import EpisodeTracker
 from training.probe import PROBE_ROWS, make_probe, policy_digest, verify_policy
 from training.queue import RolloutQueue
 from training.roles import ScoreRequest
-from training.snapshot import SnapshotStore
+from training.snapshot import PolicySnapshot, SnapshotStore
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -56,11 +58,13 @@ class Runtime(abc.ABC):
     Args:
         learner: learns from them.
         horizon: T, steps per rollout.
+        shared: what the worlds have in common, see :class:`training.adaptation.Adaptation`.
     """
 
-    def __init__(self, learner: Learner, *, horizon: int) -> None:
+    def __init__(self, learner: Learner, *, horizon: int, shared: Shared | None = None) -> None:
         self.learner = learner
         self.horizon = horizon
+        self.adaptation = Adaptation(shared)
         self.progress = Progress()
         self._episodes = EpisodeTracker()
 
@@ -178,11 +182,12 @@ class SerialRuntime(Runtime):
     """
 
     def __init__(self, actor: ActorWorker, learner: Learner, *, horizon: int) -> None:
-        super().__init__(learner, horizon=horizon)
+        # The worlds decide for themselves, within a rollout too: there are no others.
+        super().__init__(learner, horizon=horizon, shared=actor.shared)
         self.actor = actor
         self.queue = RolloutQueue(1, max_staleness=0)
         self.store = SnapshotStore()
-        self.store.publish(learner.snapshot())
+        self._publish(learner.snapshot())
 
     def iterate(self, stop: threading.Event | None = None) -> dict[str, float]:
         """Collect one rollout, learn from it, publish; see :class:`Runtime`. Never waits."""
@@ -192,7 +197,7 @@ class SerialRuntime(Runtime):
         (admitted,) = self.queue.take(1, self.learner.version)
         rollout = admitted.rollout
         snapshot, metrics = self.learner.update([rollout])
-        self.store.publish(snapshot)
+        self._publish(snapshot)
         updated = time.perf_counter()
 
         self._episodes.add(rollout)
@@ -201,14 +206,19 @@ class SerialRuntime(Runtime):
             **metrics,
             **self._episodes.metrics(),
             **reward_metrics([rollout]),
+            **self.adaptation.measures(),
             "learner/version": float(self.learner.version),
             "time/steps_per_s": rollout.num_steps * rollout.num_envs / (updated - start),
             "time/collect_s": collected - start,
             "time/update_s": updated - collected,
         }
 
+    def _publish(self, snapshot: PolicySnapshot) -> None:
+        self.store.publish(self.adaptation.stamped(snapshot))
+
     def _actor_state(self) -> Arrays:
-        return self.actor.state_dict()
+        # In its worlds' state too; here the asynchronous runtime finds it.
+        return self.actor.state_dict() | self.adaptation.state_dict()
 
     def _restore_actors(self, state: Arrays, *, source: str) -> None:
         if "starts" in state:
@@ -218,7 +228,7 @@ class SerialRuntime(Runtime):
             )
         self.actor.load_state_dict(state)
         self.store = SnapshotStore()
-        self.store.publish(self.learner.snapshot())
+        self._publish(self.learner.snapshot())
 
     def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         seen = self.actor.env.observation

@@ -53,6 +53,10 @@ METRICS: dict[str, Metric] = {
         "worlds and joints; on the robot the safety filter says CLAMPED to those",
     ),
     "filter/*": Metric("1", "the same for one joint"),
+    "curriculum/mean": Metric(
+        "1", "share of the way to the table's ends that ranges have come, mean over all ends"
+    ),
+    "curriculum/*": Metric("1", "the same of one random term, mean of its two ends"),
     "episode/*": Metric("1", "one number of the env's, of the episodes of train/return"),
     "learner/version": Metric("1", "updates of the policy so far"),
     "learner/lag": Metric("versions", "version of the learner minus that of the rollouts, mean"),

@@ -268,7 +268,7 @@ def with_limits(config: RunConfig, *, minutes: float | None, steps: int | None) 
 
 def side_by_side_config(config: RunConfig) -> RunConfig:
     """The configuration as the asynchronous runtime reads it: its returns are the updates', its
-    worlds those of an actor.
+    worlds those of an actor, and files are where they are from every process.
     """
     runtime, training, sim = config.training.runtime, config.training, config.sim
     if runtime.returns is not None:
@@ -276,7 +276,11 @@ def side_by_side_config(config: RunConfig) -> RunConfig:
         training = training.model_copy(update={"ppo": ppo})
     if runtime.worlds is not None:
         sim = sim.model_copy(update={"worlds": runtime.worlds})
-    return config.model_copy(update={"training": training, "sim": sim})
+    update: dict[str, object] = {"training": training, "sim": sim}
+    if config.actuators is not None:
+        file = Path(config.actuators.network).expanduser().absolute()
+        update["actuators"] = config.actuators.model_copy(update={"network": str(file)})
+    return config.model_copy(update=update)
 
 
 def differences(stored: RunConfig, given: RunConfig) -> list[str]:

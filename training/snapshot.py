@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,14 @@ class PolicySnapshot:
         state: name -> array of every parameter and buffer, the normalisers' statistics and
             their counts included.
         created_ns: wall clock at which it was made [ns].
+        shared: what holds in the worlds of all actors beside the weights, such as a curriculum's
+            ranges; see :mod:`training.adaptation`. Empty where there is nothing.
     """
 
     version: int
     state: Arrays
     created_ns: int
+    shared: Arrays = field(default_factory=dict[str, NDArray[Any]])
 
 
 def take_snapshot(policy: nn.Module, version: int) -> PolicySnapshot:

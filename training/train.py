@@ -16,7 +16,7 @@ import torch
 
 from real.errors import FerryError
 from sim.env import make_env
-from training.actor import ActorWorker, VectorEnv
+from training.actor import ActorWorker, Adapting, VectorEnv
 from training.async_loop import AsyncRuntime
 from training.cluster_door import import_ray_engine
 from training.gym_run import gym_run, gym_scorer, load_any_run_config, make_worlds
@@ -146,11 +146,6 @@ def train(
     run = config.training.run
     if address is not None and runtime != "ray":
         raise FerryError(f"address {address} is of a Ray cluster; it needs the runtime ray")
-    if runtime == "ray" and config.curriculum is not None:
-        raise FerryError(
-            "a curriculum lives in the worlds of one actor, which Ray starts again without it; use "
-            "the serial runtime, or --set curriculum=null"
-        )
     if evaluate is None and env_factory is None:
         evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
@@ -273,6 +268,8 @@ def _asynchronous(
             config=runtime_config,
             actors=actors,
             horizon=training.horizon,
+            # Nobody steps these worlds: what all actors' worlds share is decided in them.
+            shared=env.shared if isinstance(env, Adapting) else None,
         )
         stack.callback(runtime.rest)
         if evaluators == 0:

@@ -21,6 +21,7 @@ from real.spec import RobotSpec
 from sim.engine import Engine, InitialState, WorldState
 from sim.engines import make_engine
 from sim.measure import passive_hinges
+from sim.motors import make_motors
 from sim.randomize import Randomizer
 from sim.sensors import Sensors
 from sim.task import EnvConfig, draw_start
@@ -84,6 +85,7 @@ class Worlds:
         self._first = InitialState.default(robot, len(seeds))
         self._randomizer: Randomizer | None = None
         self._sensors: Sensors | None = None
+        self._actuators = None if config is None else config.actuators
         if not suite.randomized:
             self._engine: Engine = _engine(suite, robot, len(seeds), {})
             if passive_hinges(robot).size:
@@ -115,6 +117,8 @@ class Worlds:
         if self._randomizer is not None:
             self._randomizer.draw(self._rows)
         self._engine.reset(self._rows, self._first)
+        # Also in a nominal suite: it stands for motors as they are. A bundle does not bring it.
+        self._motors = make_motors(self._actuators, self._engine)
         if self._sensors is not None:
             self._sensors.reset(self._rows)
         return self._sensed(self._engine.state())
@@ -124,7 +128,7 @@ class Worlds:
         if self._randomizer is not None:
             self._randomizer.before_step()
             command = replace(command, q_des=self._randomizer.to_motors(command.q_des))
-        self._engine.apply(command)
+        self._motors.apply(command)
         truth = self._engine.state()
         return self._sensed(truth), truth
 

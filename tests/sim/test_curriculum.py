@@ -61,6 +61,45 @@ def test_ends_come_back_when_performance_is_lost_and_broken_episodes_count_as_lo
     assert (made.shares == 0.0).all()
 
 
+def test_reports_of_three_actors_make_of_the_ranges_what_one_with_all_their_worlds_makes():
+    def good(draws: np.ndarray) -> np.ndarray:  # too slippery, and it fails; sometimes it breaks
+        value = np.where(draws[:, 2] < 0.6, 0.0, 2.0)
+        return np.where(draws[:, 1] > 1.15, np.nan, value)
+
+    pooled, decider = curriculum(), curriculum()
+    actors = [curriculum() for _ in range(3)]
+    for actor in actors:
+        actor.follow()
+    rng, parts = np.random.default_rng(1), (slice(0, 7), slice(7, 21), slice(21, N))
+    ours, theirs = ([np.random.default_rng(i) for i in range(N)] for _ in range(2))
+    for number in range(25):
+        table = np.concatenate([rng.uniform(0.5, 1.2, (N, 2)), rng.uniform(0.4, 1.2, (N, 1))], 1)
+        draws = table.copy()
+        pooled.narrow(np.arange(N), draws, ours)
+        pooled.note(np.arange(N), good(draws))
+        held = decider.shared_state()
+        reports = []
+        for actor, part in zip(actors, parts, strict=True):
+            actor.load_shared_state(held)
+            own = table[part].copy()
+            rows = np.arange(len(own))
+            actor.narrow(rows, own, theirs[part])
+            np.testing.assert_array_equal(own, draws[part])
+            actor.note(rows, good(own))
+            np.testing.assert_array_equal(actor.shares, held["shares"])  # it decides nothing
+            reports.append(actor.report())
+            assert not actor.report()  # once
+        if number % 2:  # A, then B, then C
+            for report in reports:
+                decider.absorb(report)
+        else:  # all at once
+            decider.absorb({k: np.concatenate([r[k] for r in reports]) for k in reports[0]})
+        for name, value in pooled.shared_state().items():
+            np.testing.assert_array_equal(decider.shared_state()[name], value)
+    assert 0.0 < decider.shares.min() < decider.shares.max() == 1.0
+    assert "end" not in decider.shared_state()  # who is tried where is of single worlds
+
+
 def task(*overrides: str) -> Any:
     small = [
         "randomize={friction: '=U(0.4, 1.2)', kp: '*U(0.8, 1.2)'}",

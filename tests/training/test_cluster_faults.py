@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray", reason="the `cluster` extra is not installed")
 
+from tests.training.growing_run import growing_config, noted_env
 from tests.training.ray_nodes import await_nodes, kill_all, node
 from tests.training.toy_run import (
     HORIZON,
@@ -128,6 +130,42 @@ def test_whoever_is_killed_hangs_stops_or_raises_is_replaced_and_training_goes_o
     assert sum(starts) >= 2 + 4
     names = {key.partition(".")[0] for key in checkpoint.episodes} - {"total"}
     assert names <= {actor_id((worker, n - 1)) for worker, n in enumerate(starts)}
+
+
+def test_the_replacement_of_a_killed_actor_begins_with_ranges_as_far_as_the_run_has_grown_them(
+    tmp_path, address
+):
+    run, notes = tmp_path / "run", tmp_path / "notes"
+    notes.mkdir()
+    grown: list[float] = []
+
+    def tell(story: Story) -> Iterator[Callable[[], bool]]:
+        yield story.more_updates(1)
+        yield lambda: story.metric("curriculum/mean") > 0.2 and bool(workers("_Actor"))
+        grown.append(story.metric("curriculum/mean"))
+        (actor,) = workers("_Actor")
+        os.kill(actor, signal.SIGKILL)
+        yield lambda: story.metric("actors/restarts") >= 1
+        yield story.more_updates(3)
+
+    train(
+        growing_config("training.runtime.actors=1"),
+        run,
+        env_factory=functools.partial(noted_env, notes=notes),
+        runtime="ray",
+        address=address,
+        progress=Story(run, tell),
+    )
+    first, second = (
+        dict(np.load(notes / f"{name}.npz")) for name in ("actor-0", "actor-0-restart-1")
+    )
+    assert (first["shares"] == 0.0).all()
+    assert (first["draws"] == first["draws"][0]).all()  # nominal
+    # Before its first step, in all worlds: none of its samples is of the ranges at the beginning.
+    assert second["shares"].mean() >= grown[0]
+    assert (second["draws"] != first["draws"][0]).any(axis=1).all()
+    kept = newest_checkpoint(run / "checkpoints").actor["shared.curriculum.shares"]
+    assert kept.mean() >= second["shares"].mean()
 
 
 def test_actors_that_always_fail_end_the_run_with_the_original_traceback(tmp_path, address):
