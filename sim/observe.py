@@ -61,7 +61,7 @@ PRIVILEGED: dict[str, Privileged] = {
         "linear velocity in the base frame [m/s]", lambda f, p: 3, lambda x: x.world.lin_vel_b
     ),
     "base_height": Privileged(
-        "height of the base [m]", lambda f, p: 1, lambda x: x.world.position_w[:, 2:]
+        "height of the base above the ground [m]", lambda f, p: 1, lambda x: x.world.height[:, None]
     ),
     "foot_contact": Privileged(
         "whether each foot touches the ground", lambda f, p: f, lambda x: x.world.foot_contact

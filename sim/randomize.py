@@ -210,7 +210,8 @@ class Randomizer:
         Raises:
             FerryError: the sample is of another table.
         """
-        found = {name: len(v) for name, v in sample.values.items() if name != "push"}
+        others = ("push", "terrain")  # which are not drawn here
+        found = {name: len(v) for name, v in sample.values.items() if name not in others}
         expected = {term.name: len(term.columns) for term in self._terms}
         if found != expected:
             raise FerryError(f"the sample has the terms {found}; expected {expected}")

@@ -50,8 +50,9 @@ class GymRunConfig(Config):
     scoring: GymScoring = GymScoring()
     training: TrainingConfig = TrainingConfig()
 
-    #: The trainer asks every run; only a table of random terms has one.
+    #: The trainer asks every run; only a robot has random terms and stands on something.
     curriculum: ClassVar[None] = None
+    terrain: ClassVar[None] = None
 
 
 def load_any_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -59,8 +60,8 @@ def load_any_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunC
 
     Returns:
         For Gymnasium a :class:`GymRunConfig`: of a run's configuration the trainer reads ``name``,
-        ``sim.worlds``, ``curriculum`` and ``training``, which both have. Whoever needs a robot asks
-        :func:`require_robot` first.
+        ``sim.worlds``, ``curriculum``, ``terrain`` and ``training``, which both have. Whoever needs
+        a robot asks :func:`require_robot` first.
 
     Raises:
         ConfigError: one line per mistake, with file and line.

@@ -148,6 +148,11 @@ def train(
             "a curriculum lives in the worlds of one actor, which Ray starts again without it; use "
             "the serial runtime, or --set curriculum=null"
         )
+    if runtime == "ray" and config.terrain is not None and config.terrain.curriculum is not None:
+        raise FerryError(
+            "levels of the terrain live in the worlds of one actor, which Ray starts again without "
+            "them; use the serial runtime, or --set terrain.curriculum=null for all levels alike"
+        )
     if evaluate is None and env_factory is None:
         evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
