@@ -86,8 +86,9 @@ SUITES: Mapping[str, Suite] = {
         Suite(
             "pybullet_randomized", "PyBullet with the task's own randomisation", "pybullet", True
         ),
-        Suite("terrain", "nominal, but on the task's terrain", "mujoco", False, terrain=True),
-        Suite("pybullet_terrain", "the same in PyBullet", "pybullet", False, terrain=True),
+        # More episodes: what differs most between them is the tile and its level.
+        Suite("terrain", "nominal, but on the task's terrain", "mujoco", False, True, episodes=36),
+        Suite("pybullet_terrain", "the same in PyBullet", "pybullet", False, True, episodes=36),
     )
 }
 
