@@ -210,6 +210,7 @@ class VecEnv:
             prev_action=self._measure.action_1,
             foot_air_s=self._measure.foot_air_s,
             domain=self.randomizer.values(),
+            terrain=self.engine.terrain,
         )
 
     def _reset_rows(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> WorldState:

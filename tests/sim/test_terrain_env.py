@@ -16,6 +16,7 @@ from real.errors import ConfigError, FerryError
 from real.spec import load_robot
 from sim.engines import make_engine
 from sim.env import VecEnv
+from sim.observe import SCAN_B, ground_scan
 from sim.streams import make_streams
 from sim.task import EnvConfig, load_env_config
 from sim.terrain import Terrain, TerrainConfig
@@ -137,6 +138,36 @@ def test_a_nominal_task_keeps_its_ground_and_meets_every_level():
     ground = config.nominal().terrain
     assert ground is not None and ground.curriculum is None and ground.tiles == config.terrain.tiles
     assert task("terrain=null").nominal().terrain is None
+
+
+def test_the_critic_sees_the_ground_about_the_base_in_its_heading(make: Any):
+    env = make(task("critic=[ground_scan]"), 4)
+    world, terrain = env.engine.state(), env.engine.terrain
+    assert terrain is not None
+    # On a hollow of level 2, 0.3 or 0.5 m off its middle, with the head to +x, +y, -x and between.
+    off = np.array([[0.3, 0.0], [0.5, 0.0], [0.3, 0.0], [0.3, 0.0]])
+    xy = terrain.centre(np.zeros(4, dtype=int), np.full(4, 2)) + off
+    heading = np.array([0.0, np.pi / 2, np.pi, 0.75 * np.pi])
+    quat = np.stack([np.cos(heading / 2), *np.zeros((2, 4)), np.sin(heading / 2)], axis=1)
+    position = np.concatenate([xy, np.full((4, 1), 0.5)], axis=1)
+    placed = replace(world, position_w=position, robot=replace(world.robot, quat_wb=quat))
+    found = ground_scan(replace(env._view(world), world=placed)).reshape(4, 5, 3)
+    floor, slope = -0.4 * math.tan(0.8), math.tan(0.8)
+    # 0.5 m ahead is 0.8 m from the middle, 0.2 m up the slope; nothing else ends beyond 0.6 m.
+    np.testing.assert_allclose(found[0, 4], 0.5 - floor - 0.2 * slope, atol=1e-6)
+    np.testing.assert_allclose(found[0, :3], 0.5 - floor, atol=1e-6)
+    # The head to +y: 0.25 m to the right is 0.75 m from the middle, all else on the platform.
+    np.testing.assert_allclose(found[1, :, 0], 0.5 - floor - 0.15 * slope, atol=1e-6)
+    np.testing.assert_allclose(found[1, :, 1:], 0.5 - floor, atol=1e-6)
+    np.testing.assert_allclose(found[2, 0], found[0, 4], atol=1e-6)  # backwards is +x
+    # By the slow way for the last: each point turned by itself.
+    for i, (forward, left) in enumerate(SCAN_B.tolist()):
+        c, s = math.cos(heading[3]), math.sin(heading[3])
+        point = xy[3] + np.array([c * forward - s * left, s * forward + c * left])
+        expected = 0.5 - terrain.field.at(point)
+        assert found[3].ravel()[i] == pytest.approx(expected, abs=1e-9)
+    assert np.ptp(found[3]) > 0.05
+    assert env.critic_slices["ground_scan"].stop == env.critic_dim
 
 
 # ------------------------------------------------------------------ how it ends
