@@ -143,16 +143,8 @@ def train(
     run = config.training.run
     if address is not None and runtime != "ray":
         raise FerryError(f"address {address} is of a Ray cluster; it needs the runtime ray")
-    if runtime == "ray" and config.curriculum is not None:
-        raise FerryError(
-            "a curriculum lives in the worlds of one actor, which Ray starts again without it; use "
-            "the serial runtime, or --set curriculum=null"
-        )
-    if runtime == "ray" and config.terrain is not None and config.terrain.curriculum is not None:
-        raise FerryError(
-            "levels of the terrain live in the worlds of one actor, which Ray starts again without "
-            "them; use the serial runtime, or --set terrain.curriculum=null for all levels alike"
-        )
+    if runtime == "ray":
+        _require_nothing_learned_by_worlds(config)
     if evaluate is None and env_factory is None:
         evaluate = _selection(config)
     with _threads(run.threads), contextlib.ExitStack() as stack:
@@ -202,6 +194,24 @@ def _task_env(
         threads=threads,
         diverged=diverged_of(run) / actor_id(stream),
     )
+
+
+def _require_nothing_learned_by_worlds(config: RunConfig) -> None:
+    """Refuse what an actor would know and Ray, which starts it again without its state, would lose.
+
+    Raises:
+        FerryError: naming it, and how to do without.
+    """
+    if config.curriculum is not None:
+        raise FerryError(
+            "a curriculum lives in the worlds of one actor, which Ray starts again without it; use "
+            "the serial runtime, or --set curriculum=null"
+        )
+    if config.terrain is not None and config.terrain.curriculum is not None:
+        raise FerryError(
+            "levels of the terrain live in the worlds of one actor, which Ray starts again without "
+            "them; use the serial runtime, or --set terrain.curriculum=null for all levels alike"
+        )
 
 
 def _selection(config: RunConfig) -> Evaluate:
