@@ -159,7 +159,10 @@ def train(
 def evaluate(
     policy: Annotated[Path, typer.Argument(help="A run folder or a bundle (.onnx).")],
     suite: Annotated[
-        str, typer.Option(help="nominal, pybullet, randomized or pybullet_randomized.")
+        str,
+        typer.Option(
+            help="nominal, pybullet, randomized, pybullet_randomized, terrain or pybullet_terrain."
+        ),
     ] = "nominal",
     episodes: Annotated[int | None, typer.Option(min=1, help="How many episodes.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which of the report seeds.")] = 0,

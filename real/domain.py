@@ -21,7 +21,8 @@ class DomainSample:
     Attributes:
         seed: seed of the generator that drew it.
         values: name of a random term -> its values, delays included, in the term's unit. ``push``
-            lists (time since the episode began [s], velocity along x, along y [m/s]) of each push.
+            lists (time since the episode began [s], velocity along x, along y [m/s]) of each push,
+            ``terrain`` where it began: tile, level, x and y from the middle of the tile [m].
         streams: ``[S, 6]`` where the world's random streams stood when the episode began, as
             :func:`sim.streams.pack_streams` writes them. They bring back what ``values`` does not
             say: start, commands, sensor noise, and pushes still to come. Empty where not known.

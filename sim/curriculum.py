@@ -143,18 +143,8 @@ class Curriculum:
         self._end[row] = -1
 
     def measured(self, episode: Mapping[str, NDArray[np.generic]]) -> Array:
-        """``[n]`` what counts of n episodes.
-
-        Raises:
-            FerryError: the task has no such measure.
-        """
-        name, sums = self._config.measure, ("return", *(k for k in episode if "/" in k))
-        if name not in sums:
-            raise FerryError(
-                f"curriculum.measure {name!r} is not known{nearest(name, sums)}; "
-                f"known: {', '.join(sums)}"
-            )
-        return np.asarray(episode[name], dtype=np.float64)
+        """``[n]`` what counts of n episodes; see :func:`measured`."""
+        return measured(self._config.measure, episode)
 
     def note(self, rows: Ids, performance: Array) -> None:
         """Episodes of worlds ``rows`` ended with ``performance [n]``; ends may move.
@@ -245,3 +235,25 @@ class Curriculum:
         """
         self.load_shared_state(part_of(state, "curriculum"))
         self._end[...] = state["curriculum.end"]
+
+
+def measured(
+    name: str, episode: Mapping[str, NDArray[np.generic]], *, section: str = "curriculum"
+) -> Array:
+    """``[n]`` performance of n episodes.
+
+    Args:
+        name: of the measure: return, or reward/TERM.
+        episode: what the episodes were, see :meth:`sim.episodes.Episodes.close`.
+        section: of the task, for messages.
+
+    Raises:
+        FerryError: the task has no such measure.
+    """
+    sums = ("return", *(k for k in episode if "/" in k))
+    if name not in sums:
+        raise FerryError(
+            f"{section}.measure {name!r} is not known{nearest(name, sums)}; "
+            f"known: {', '.join(sums)}"
+        )
+    return np.asarray(episode[name], dtype=np.float64)

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from real.errors import FerryError
 from real.spec import RobotSpec
+from sim.terrain import Terrain, TerrainConfig
 
 Array = NDArray[np.float64]
 Frames = NDArray[np.uint8]
@@ -42,6 +44,7 @@ class Request:
         q: ``[T, J]`` joint positions in the order of the robot [rad or m].
         width: of a frame [pixels].
         height: of a frame [pixels].
+        terrain: what it stands on; a plane if None.
     """
 
     robot: RobotSpec
@@ -50,6 +53,7 @@ class Request:
     q: Array
     width: int
     height: int
+    terrain: TerrainConfig | None = None
 
     def save(self, path: Path) -> None:
         """Write it as numbers and JSON; :meth:`load` reads it back."""
@@ -57,6 +61,7 @@ class Request:
             "robot": dataclasses.asdict(self.robot),
             "width": self.width,
             "height": self.height,
+            "terrain": self.terrain and self.terrain.model_dump(),
         }
         np.savez(
             path,
@@ -79,6 +84,7 @@ class Request:
                 q=data["q"],
                 width=about["width"],
                 height=about["height"],
+                terrain=TypeAdapter(TerrainConfig | None).validate_python(about["terrain"]),
             )
 
     def distance(self) -> float:
@@ -89,6 +95,8 @@ class Request:
         """``[T, 3]`` where the camera looks [m]; bobbing of the base would shake the picture."""
         point = self.position_w.copy()
         point[:, 2] = 0.7 * self._size()
+        if self.terrain is not None:
+            point[:, 2] += Terrain(self.terrain).field.at(point[:, :2])
         return point
 
     def _size(self) -> float:
@@ -102,7 +110,8 @@ def draw_mujoco(request: Request) -> Frames:
 
     from sim.model import build_mujoco
 
-    built = build_mujoco(request.robot, visuals=True)
+    field = None if request.terrain is None else Terrain(request.terrain).field
+    built = build_mujoco(request.robot, visuals=True, field=field)
     model, data = built.model, mujoco.MjData(built.model)
     model.vis.global_.fovy = _FIELD_OF_VIEW
     camera, option = mujoco.MjvCamera(), mujoco.MjvOption()
@@ -127,11 +136,17 @@ def draw_mujoco(request: Request) -> Frames:
 
 
 def draw_pybullet(request: Request) -> Frames:
-    """Draw with PyBullet's software renderer, which needs nothing; ``[T, H, W, 3]``."""
+    """Draw with PyBullet's software renderer, which needs nothing; ``[T, H, W, 3]``.
+
+    Raises:
+        FerryError: on terrain, which is too many triangles for it.
+    """
     import pybullet
 
     from sim.urdf import prepare
 
+    if request.terrain is not None:
+        raise FerryError("terrain is drawn by MuJoCo alone, which finds no OpenGL here")
     client = pybullet.connect(pybullet.DIRECT)
     urdf = prepare(request.robot, visuals=True)
     _checkered_floor(pybullet, client)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
+from sim.terrain import Terrain
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
@@ -35,6 +36,8 @@ class WorldState:
         foot_contact: ``[N, F]`` whether a foot touches the ground.
         body_contact: ``[N]`` whether anything but a foot touches the ground.
         diverged: ``[N]`` whether the engine found this world non-finite or unstable.
+        ground_w: ``[N, 1 + F]`` height of the ground below base and feet [m]; None where it is
+            level, at zero.
     """
 
     robot: RobotState
@@ -45,6 +48,22 @@ class WorldState:
     foot_contact: NDArray[np.bool_]
     body_contact: NDArray[np.bool_]
     diverged: NDArray[np.bool_]
+    ground_w: Array | None = None
+
+    @property
+    def height(self) -> Array:
+        """``[N]`` of the base above the ground below it [m]."""
+        above = self.position_w[:, 2]
+        return above if self.ground_w is None else above - self.ground_w[:, 0]
+
+    @property
+    def foot_over_ground(self) -> Array:
+        """``[N, F, 3]`` foot positions with z above the ground below each foot [m]."""
+        if self.ground_w is None:
+            return self.foot_position_w
+        out = self.foot_position_w.copy()
+        out[:, :, 2] -= self.ground_w[:, 1:]
+        return out
 
 
 @dataclass(frozen=True)
@@ -86,7 +105,7 @@ class InitialState:
 
 
 class Engine(Protocol):
-    """N worlds of one robot on a plane.
+    """N worlds of one robot on a plane, or all on the same terrain.
 
     What differs between worlds (friction, masses, gains, delay and so on) is written through the
     targets of :func:`sim.engine_terms.target_maker`, a random term each.
@@ -94,10 +113,12 @@ class Engine(Protocol):
     Attributes:
         robot: the robot in every world.
         num: N.
+        terrain: what they stand on; None for a plane.
     """
 
     robot: RobotSpec
     num: int
+    terrain: Terrain | None
 
     def reset(self, rows: Ids, start: InitialState) -> None:
         """Re-initialise worlds ``rows`` whole (warm starts, delays and time included).

@@ -71,6 +71,8 @@ PYBULLET: dict[str, Support] = {
     "backlash": Support("outside the engine, as in MuJoCo", None, _as_it_is),
     "delay_jitter": Support("in the servo, on top of the delay", None, _as_it_is),
     "dropout": Support("outside the engine, as in MuJoCo", None, _as_it_is),
+    "observation_delay": Support("outside the engine, as in MuJoCo", None, _as_it_is),
+    "observation_jitter": Support("outside the engine, as in MuJoCo", None, _as_it_is),
     "delay": Support("in the servo, in whole physics steps", "delay_s", _as_it_is),
     "push": Support("velocity of the base", None, _as_it_is),
 }

@@ -34,9 +34,10 @@ from sim.result import StepResult
 from sim.sensors import Sensors
 from sim.shaped_score import make_scorer
 from sim.shared import Shared
-from sim.state import State, Stateful, pack, part_of, require_parts
+from sim.starts import Starts
+from sim.state import State, Stateful, pack, pack_parts, part_of, require_parts, unpack_parts
 from sim.targets import Targets
-from sim.task import EnvConfig, action_spec, draw_start, observation_spec
+from sim.task import EnvConfig, action_spec, observation_spec
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
@@ -112,9 +113,15 @@ class VecEnv:
         self._episodes = Episodes(
             num, limit=max(1, round(config.episode_s / dt)), parts=self._rewards.names
         )
-        self._origins = Origins(rngs, randomizer=self.randomizer, episodes=self._episodes)
-        spec, critic, dim = self.observation_spec, config.critic, self.randomizer.privileged_dim
-        self._observer = Observer(spec, critic, robot, num, domain_dim=dim, kinematics=kinematics)
+        terrain = self.engine.terrain
+        self._starts = Starts(config.start, robot, rngs["start"], terrain=terrain)
+        self._origins = Origins(
+            rngs, randomizer=self.randomizer, episodes=self._episodes, starts=self._starts
+        )
+        spec, drawn = self.observation_spec, self.randomizer.privileged_dim
+        self._observer = Observer(
+            spec, config.critic, robot, num, domain_dim=drawn, kinematics=kinematics
+        )
 
     # -------------------------------------------------------------- stepping
 
@@ -170,15 +177,11 @@ class VecEnv:
         self._commands.step()
 
         parts, conditions = self._scorer.score(
-            world,
-            self._sensed,
-            action=action,
-            command=answered,
-            clamped=self.targets.clamped,
+            world, self._sensed, action=action, command=answered, clamped=self.targets.clamped
         )
         self._episodes.add(parts)
         terminated = conditions.terminated
-        truncated = self._episodes.over() & ~terminated
+        truncated = self._episodes.over(self._starts.left(world)) & ~terminated
 
         ended = np.flatnonzero(terminated | truncated)
         view = self._view(world)
@@ -187,7 +190,9 @@ class VecEnv:
         episode = self._episodes.close(ended, conditions) | self._motors.episode(ended)
 
         if ended.size:
-            self.randomizer.learn(ended, episode, self._episodes.could_last(ended) * self._dt)
+            could_s = self._episodes.could_last(ended) * self._dt
+            self.randomizer.learn(ended, episode, could_s)
+            self._starts.learn(ended, episode, could_s)
             world = self._reset_rows(ended)
         self._obs = self._observer.observe(self._view(world))
         return StepResult(
@@ -210,6 +215,7 @@ class VecEnv:
             prev_action=self._measure.action_1,
             foot_air_s=self._measure.foot_air_s,
             domain=self.randomizer.values(),
+            terrain=self.engine.terrain,
         )
 
     def _reset_rows(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> WorldState:
@@ -222,8 +228,7 @@ class VecEnv:
         self.randomizer.draw(rows)
         for row, sample in again.items():
             self.randomizer.replay(row, sample)
-        rngs = [self._rngs["start"][row] for row in rows.tolist()]
-        self.engine.reset(rows, draw_start(self.config.start, self.robot, rngs))
+        self.engine.reset(rows, self._starts.draw(rows, again))
         world = self.engine.state()
         self._motors.reset(rows)
         self._commands.reset(rows)
@@ -269,11 +274,12 @@ class VecEnv:
 
     def state_dict(self) -> State:
         """Everything a bit-exact continuation needs, as flat arrays."""
-        parts: dict[str, State] = {n: part.state_dict() for n, part in self._stateful().items()}
-        parts["rng"] = {n: streams.pack_streams(rngs) for n, rngs in self._rngs.items()}
-        parts["sensed"] = {n: values.copy() for n, values in self._sensed.reported().items()}
-        parts["obs"] = {n: values.copy() for n, values in self._obs.items()}
-        return pack(parts)
+        own: dict[str, State] = {
+            "rng": {n: streams.pack_streams(rngs) for n, rngs in self._rngs.items()},
+            "sensed": {n: values.copy() for n, values in self._sensed.reported().items()},
+            "obs": {n: values.copy() for n, values in self._obs.items()},
+        }
+        return pack_parts(self._stateful()) | pack(own)
 
     def load_state_dict(self, state: State) -> None:
         """Continue where :meth:`state_dict` was taken, in an env of the same task and N.
@@ -282,8 +288,7 @@ class VecEnv:
             FerryError: the state lacks a part, or is of another task or number of worlds.
         """
         require_parts(state, "episodes", "engine", "rng", "sensed", "obs")
-        for name, part in self._stateful().items():
-            part.load_state_dict(part_of(state, name))
+        unpack_parts(self._stateful(), state)
         for purpose, packed in part_of(state, "rng").items():
             streams.unpack_streams(self._rngs[purpose], packed.astype(np.uint64))
         self._sensed = RobotState(**part_of(state, "sensed"))  # pyright: ignore[reportArgumentType]
@@ -304,6 +309,7 @@ class VecEnv:
             "motors": self._motors,
             "origins": self._origins,
             "shaping": self._scorer,
+            "starts": self._starts,
         }
 
     def close(self) -> None:
@@ -345,5 +351,6 @@ def make_env(
         threads=config.sim.threads if threads is None else threads,
         randomize=config.randomize,
         diverged=diverged,
+        terrain=config.terrain,
     )
     return VecEnv(config, robot, engine=engine, seed=seed, stream=stream)

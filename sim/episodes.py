@@ -37,6 +37,7 @@ class Episodes:
         self._names = parts
         self.length: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._sums: Array = np.zeros((len(parts), num))
+        self._left: Mask | None = None
 
     def reset(self, rows: Ids) -> None:
         """Begin new episodes in worlds ``rows``."""
@@ -54,20 +55,31 @@ class Episodes:
         """Add the reward parts ``[K, N]`` of a step."""
         self._sums += parts
 
-    def over(self) -> Mask:
-        """``[N]`` whether the time limit is reached."""
-        return self.clock >= self.limit
+    def over(self, left: Mask | None = None) -> Mask:
+        """``[N]`` whether the time limit is reached, or the world's part of the terrain left.
+
+        Args:
+            left: ``[N]``; None where there is none to leave.
+        """
+        self._left = left
+        late = self.clock >= self.limit
+        return late if left is None else late | left
 
     def could_last(self, rows: Ids) -> Array:
-        """``[n]`` steps from where episodes of worlds ``rows`` began to the time limit."""
-        return (self.limit - (self.clock[rows] - self.length[rows])).astype(np.float64)
+        """``[n]`` steps from where episodes of worlds ``rows`` began to the time limit.
+
+        To the last one of those that left their part of the terrain: there was no more of it.
+        """
+        could = (self.limit - (self.clock[rows] - self.length[rows])).astype(np.float64)
+        return could if self._left is None else np.where(self._left[rows], self.length[rows], could)
 
     def close(self, ended: Ids, conditions: Conditions) -> dict[str, NDArray[np.generic]]:
         """Count the episodes that ended and say what they were, ``[n]`` each.
 
         Returns:
             ``return``, ``length`` (steps lived), ``fallen``, ``strayed``, ``body_contact``,
-            ``diverged``, and ``reward/<part>``, the sum of each part.
+            ``diverged``, and ``reward/<part>``, the sum of each part; on terrain also ``left``,
+            whether the world's part of it was left.
         """
         sums = self._sums[:, ended]
         diverged = conditions.diverged[ended]
@@ -80,6 +92,7 @@ class Episodes:
             "strayed": conditions.strayed[ended],
             "body_contact": conditions.body_contact[ended],
             "diverged": diverged,
+            **({} if self._left is None else {"left": self._left[ended]}),
             **{f"reward/{k}": v for k, v in zip(self._names, sums, strict=True)},
         }
 

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from real.errors import FerryError
 from real.spec import JointSpec, RobotSpec
 from sim.engine import FLOOR_FRICTION, GRAVITY
+from sim.height_field import HeightField
+from sim.model_ground import lay_field, paint
 from sim.urdf import BASE_FRAME, PreparedUrdf, imu_position, prepare
 from sim.urdf_joints import limited, position_range
 
@@ -71,7 +73,12 @@ class MujocoModel:
 
 
 def build_mujoco(
-    robot: RobotSpec, *, delay_max_s: float = 0.0, floor: bool = True, visuals: bool = False
+    robot: RobotSpec,
+    *,
+    delay_max_s: float = 0.0,
+    floor: bool = True,
+    visuals: bool = False,
+    field: HeightField | None = None,
 ) -> MujocoModel:
     """Build the MuJoCo model of a robot.
 
@@ -90,6 +97,7 @@ def build_mujoco(
             delay acts as the next multiple of the physics step above it.
         floor: whether there is a floor at height zero.
         visuals: keep what is only for the eye; slower, for rendering.
+        field: the floor; a plane if None.
 
     Raises:
         FerryError: the description or the delay is wrong; see :func:`sim.urdf.prepare`.
@@ -107,7 +115,7 @@ def build_mujoco(
     for joint in robot.actuated:
         _add_servo(spec, joint, nsample=math.ceil(delay_max_s / robot.physics_dt_s - 1e-9))
     if floor:
-        _add_floor(spec, visuals=visuals)
+        _add_floor(spec, visuals=visuals, field=field)
     _add_sensors(spec, robot, feet, base, floor=floor)
     try:
         model = spec.compile()
@@ -220,7 +228,7 @@ def _add_servo(spec: mujoco.MjSpec, joint: JointSpec, *, nsample: int) -> None:
     servo.nsample = nsample
 
 
-def _add_floor(spec: mujoco.MjSpec, *, visuals: bool) -> None:
+def _add_floor(spec: mujoco.MjSpec, *, visuals: bool, field: HeightField | None) -> None:
     plane = spec.worldbody.add_geom(
         name=_FLOOR, type=mujoco.mjtGeom.mjGEOM_PLANE, size=[0.0, 0.0, 0.5]
     )
@@ -228,31 +236,10 @@ def _add_floor(spec: mujoco.MjSpec, *, visuals: bool) -> None:
     plane.priority = 1  # its friction counts alone; the default would be the larger of the two
     plane.condim = 3
     plane.friction = [FLOOR_FRICTION, 0.005, 0.0001]
+    if field is not None:
+        lay_field(spec, plane, field)
     if visuals:
-        spec.add_texture(
-            name="sky",
-            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-            rgb1=[0.95, 0.97, 1.0],
-            rgb2=[0.70, 0.80, 0.90],
-            width=128,
-            height=128,
-        )
-        spec.add_texture(
-            name=_FLOOR,
-            type=mujoco.mjtTexture.mjTEXTURE_2D,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-            rgb1=[0.80, 0.83, 0.86],
-            rgb2=[0.62, 0.66, 0.70],
-            width=256,
-            height=256,
-        )
-        material = spec.add_material(name=_FLOOR, texrepeat=[1.0, 1.0], texuniform=True)
-        material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = _FLOOR
-        plane.material = _FLOOR
-        spec.worldbody.add_light(
-            pos=[0.0, 0.0, 4.0], dir=[0.2, 0.3, -1.0], type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-        )
+        paint(spec, plane)
 
 
 def _add_sensors(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from typing import Protocol
 
 import mujoco
@@ -27,6 +28,7 @@ from sim.actuators import Servos
 from sim.engine import Array, Ids, InitialState, WorldState
 from sim.model import MujocoModel, build_mujoco
 from sim.readout import Readout, needs_sensors
+from sim.terrain import Terrain
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +63,12 @@ class MujocoEngine:
         num: N.
         threads: physics threads; 0 for the CPUs this process may use, with 16 worlds each at least.
         delay_max_s: longest actuator delay [s] that :meth:`Servos.set_delay` accepts.
+        terrain: what the robots stand on; a plane if None.
 
     Attributes:
         robot: the robot in every world.
         num: N.
+        terrain: what the robots stand on; None for a plane.
         threads: physics threads in use.
         built: the model and where the robot's things are in it.
         batch: the MuJoCo batch. Change model fields through :meth:`field`.
@@ -77,7 +81,13 @@ class MujocoEngine:
     """
 
     def __init__(
-        self, robot: RobotSpec, num: int = 1, *, threads: int = 0, delay_max_s: float = 0.0
+        self,
+        robot: RobotSpec,
+        num: int = 1,
+        *,
+        threads: int = 0,
+        delay_max_s: float = 0.0,
+        terrain: Terrain | None = None,
     ) -> None:
         if num < 1 or threads < 0:
             raise FerryError(f"{num} worlds on {threads} threads; expected >= 1 and >= 0")
@@ -85,7 +95,9 @@ class MujocoEngine:
         _quiet_log()
         self.robot = robot
         self.num = num
-        self.built: MujocoModel = build_mujoco(robot, delay_max_s=delay_max_s)
+        self.terrain = terrain
+        field = None if terrain is None else terrain.field
+        self.built: MujocoModel = build_mujoco(robot, delay_max_s=delay_max_s, field=field)
         model = self.built.model
         if not needs_sensors(self.built):
             model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_SENSOR)
@@ -233,6 +245,9 @@ class MujocoEngine:
         if self.servos.speed_damping is not None:
             at = self.robot.actuated_ids
             world.robot.tau[:, at] -= self.servos.lost_to_speed(world.robot.dq[:, at])
+        if self.terrain is not None:
+            below = self.terrain.ground(world.position_w, world.foot_position_w)
+            world = replace(world, ground_w=below)
         return world
 
     # -------------------------------------------------------------- keeping

@@ -13,16 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from real.frames import yaw
 from real.kinematics import Kinematics
 from real.observation import ObservationBuilder, ObservationSpec
 from real.signals import RobotState
 from real.spec import RobotSpec
 from sim.engine import WorldState
+from sim.terrain import Terrain
 
 Array = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Ids = NDArray[np.intp]
 Observations = dict[str, Float32]
+
+#: Where the critic looks at the ground: forward and left of the base, in its heading [m]. A stride
+#: of the largest shipped robot ahead and behind, and its width.
+SCAN_B: Array = np.stack(
+    np.meshgrid([-0.5, -0.25, 0.0, 0.25, 0.5], [-0.25, 0.0, 0.25], indexing="ij"), axis=-1
+).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class View:
         prev_action: ``[N, A]`` clipped action of the last step, zero after a reset.
         foot_air_s: ``[N, F]`` how long each foot has been in the air [s].
         domain: ``[N, P]`` normalised values of the random terms.
+        terrain: what the robots stand on; None for a plane.
     """
 
     world: WorldState
@@ -44,6 +53,7 @@ class View:
     prev_action: Array
     foot_air_s: Array
     domain: Array
+    terrain: Terrain | None = None
 
 
 @dataclass(frozen=True)
@@ -55,13 +65,32 @@ class Privileged:
     read: Callable[[View], NDArray[Any]]
 
 
+def ground_scan(view: View) -> Array:
+    """``[N, 15]`` how far the base is above the ground at :data:`SCAN_B` about it [m]."""
+    world = view.world
+    height = world.position_w[:, 2:]
+    if view.terrain is None:
+        return np.tile(height, (1, len(SCAN_B)))
+    heading = yaw(world.robot.quat_wb)
+    cos, sin = np.cos(heading)[:, None], np.sin(heading)[:, None]
+    forward, left = SCAN_B.T
+    # p_w = R(yaw) p_b + base
+    around = np.stack([cos * forward - sin * left, sin * forward + cos * left], axis=-1)
+    return height - view.terrain.field.at(world.position_w[:, None, :2] + around)
+
+
 #: The vocabulary of ``critic:``. All in SI units; the critic's normaliser scales them.
 PRIVILEGED: dict[str, Privileged] = {
     "base_lin_vel": Privileged(
         "linear velocity in the base frame [m/s]", lambda f, p: 3, lambda x: x.world.lin_vel_b
     ),
     "base_height": Privileged(
-        "height of the base [m]", lambda f, p: 1, lambda x: x.world.position_w[:, 2:]
+        "height of the base above the ground [m]", lambda f, p: 1, lambda x: x.world.height[:, None]
+    ),
+    "ground_scan": Privileged(
+        "height of the base above the ground at 15 points about it [m]",
+        lambda f, p: len(SCAN_B),
+        ground_scan,
     ),
     "foot_contact": Privileged(
         "whether each foot touches the ground", lambda f, p: f, lambda x: x.world.foot_contact

@@ -15,6 +15,7 @@ from real.domain import DomainDraws, DomainSample
 from real.errors import FerryError
 from sim.episodes import Episodes
 from sim.randomize import Randomizer
+from sim.starts import Starts
 from sim.streams import PURPOSES, Generators, pack_streams, unpack_streams
 
 Ids = NDArray[np.intp]
@@ -28,12 +29,19 @@ class Origins:
         rngs: purpose -> one generator per world.
         randomizer: what the worlds drew.
         episodes: how far they are.
+        starts: where they began.
     """
 
     def __init__(
-        self, rngs: Mapping[str, Generators], *, randomizer: Randomizer, episodes: Episodes
+        self,
+        rngs: Mapping[str, Generators],
+        *,
+        randomizer: Randomizer,
+        episodes: Episodes,
+        starts: Starts,
     ) -> None:
         self._rngs = rngs
+        self._starts = starts
         self._randomizer = randomizer
         self._episodes = episodes
         num = episodes.clock.size
@@ -74,13 +82,13 @@ class Origins:
         age = self._episodes.length[rows]
         draws, pushes = self._randomizer.drawn(rows)
         return DomainDraws(
-            columns=self._randomizer.columns,
+            columns={**self._randomizer.columns, **self._starts.columns(draws.shape[1])},
             seed=self._randomizer.seed_of(int(rows[0])) if rows.size else -1,
             world=rows.astype(np.int64),
             step=np.zeros(rows.size, dtype=np.int64),
             age=age,
             clock=self._episodes.clock[rows] - age,
-            draws=draws,
+            draws=np.concatenate([draws, self._starts.noted(rows)], axis=1),
             streams=self._streams[rows],
             pushes=pushes,
         )

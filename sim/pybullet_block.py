@@ -17,6 +17,7 @@ from real.signals import RobotState
 from sim.engine import InitialState, WorldState
 from sim.pybullet_plan import Blueprint
 from sim.pybullet_world import PyBulletWorld, Targets
+from sim.terrain import Terrain
 
 Arrays = dict[str, NDArray[np.generic]]
 Given = Mapping[str, NDArray[np.generic]]
@@ -40,10 +41,15 @@ class Block:
         self._plan = plan
         self._folder = tempfile.TemporaryDirectory(prefix="ferry_")
         self._worlds: list[PyBulletWorld] = []
+        terrain = None if plan.terrain is None else Terrain(plan.terrain)
         try:
             for row in range(len(parameters["friction"])):
                 world = PyBulletWorld(
-                    plan, Path(self._folder.name), _row(parameters, row), name=f"world{row}"
+                    plan,
+                    Path(self._folder.name),
+                    _row(parameters, row),
+                    name=f"world{row}",
+                    terrain=terrain,
                 )
                 self._worlds.append(world)
         except BaseException:
@@ -140,6 +146,9 @@ def _row(parameters: Given, row: int) -> dict[str, NDArray[np.float64]]:
 
 # ------------------------------------------------------------------ states as arrays
 
+#: Of a state, without those of the robot. The ground below it is the engine's to know.
+_ARRAYS = [f.name for f in fields(WorldState) if f.name not in ("robot", "ground_w")]
+
 
 def blank_state(num: int, joints: int, feet: int) -> WorldState:
     """A state of zeros of N worlds with J joints and F feet."""
@@ -157,12 +166,12 @@ def blank_state(num: int, joints: int, feet: int) -> WorldState:
 
 def state_arrays(state: WorldState) -> Arrays:
     """The arrays of a state by name, those of the robot with ``robot.`` in front; not copied."""
-    out = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "robot"}
+    out = {name: getattr(state, name) for name in _ARRAYS}
     return out | {f"robot.{name}": values for name, values in state.robot.reported().items()}
 
 
 def copied(state: WorldState) -> WorldState:
     """A state in arrays of its own."""
     robot = {name: values.copy() for name, values in state.robot.reported().items()}
-    own = {f.name: getattr(state, f.name).copy() for f in fields(state) if f.name != "robot"}
+    own = {name: getattr(state, name).copy() for name in _ARRAYS}
     return replace(state, robot=RobotState(**robot), **own)

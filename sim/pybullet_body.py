@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from real.errors import FerryError
 from real.frames import Pose
+from sim.pybullet_ground import lay_floor
 from sim.pybullet_plan import Blueprint, Parameters
 from sim.rotors import GEAR, rotor_inertia, rotor_of
+from sim.terrain import Terrain
 from sim.urdf import BASE_FRAME, UNLIMITED
 
 Array = NDArray[np.float64]
@@ -33,6 +35,8 @@ class Body:
         client: an empty client.
         plan: the robot.
         file: its URDF.
+        terrain: what it stands on; a plane if None.
+        centre: ``[2]`` middle of its tile of the terrain [m].
 
     Attributes:
         index: of the robot.
@@ -47,11 +51,18 @@ class Body:
         FerryError: PyBullet cannot load it.
     """
 
-    def __init__(self, client: int, plan: Blueprint, file: Path) -> None:
+    def __init__(
+        self,
+        client: int,
+        plan: Blueprint,
+        file: Path,
+        *,
+        terrain: Terrain | None = None,
+        centre: Array | None = None,
+    ) -> None:
         self._client = client
         self._plan = plan
-        plane = pybullet.createCollisionShape(pybullet.GEOM_PLANE, physicsClientId=client)
-        self.floor: int = pybullet.createMultiBody(0.0, plane, physicsClientId=client)
+        self.floor: int = lay_floor(client, terrain, centre)
         try:
             # Without the flag inertias are recomputed from the collision shapes. There is no
             # self-collision unless another flag asks for it.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from sim.engine import FLOOR_FRICTION, Ids, InitialState, State, WorldState
 from sim.pybullet_block import Arrays, blank_state, copied, state_arrays
 from sim.pybullet_plan import Blueprint, delay_slots, make_blueprint, moving_bodies, own_parameters
 from sim.pybullet_pool import Here, Worker
+from sim.terrain import Terrain
 from sim.urdf import prepare
 
 Array = NDArray[np.float64]
@@ -46,11 +48,13 @@ class PyBulletEngine:
         processes: worker processes; 0 for the CPUs this process may use, None for none: the worlds
             are then in this process.
         timeout_s: longest time that a worker may take for a call [s].
+        terrain: what the robots stand on, each on the tile that it starts on; a plane if None.
 
     Attributes:
         robot: the robot in every world.
         num: N.
         delay_max_s: see above.
+        terrain: see above.
         bodies: B names of moving bodies, each by the link that its joint carries.
         parameters: ``[N, K]`` what worlds have of their own, by name; see :func:`own_parameters`.
         pids: of the worker processes.
@@ -69,6 +73,7 @@ class PyBulletEngine:
         least_armature: Array | None = None,
         processes: int | None = None,
         timeout_s: float = 60.0,
+        terrain: Terrain | None = None,
     ) -> None:
         if num < 1:
             raise FerryError(f"number of worlds is {num}; expected at least 1")
@@ -79,10 +84,14 @@ class PyBulletEngine:
         self.robot = robot
         self.num = num
         self.delay_max_s = delay_max_s
+        self.terrain = terrain
         urdf = prepare(robot)
         self.bodies, links = moving_bodies(robot, urdf)
         plan = make_blueprint(robot, urdf, links, least_armature, delay_max_s)
         own = own_parameters(robot, len(self.bodies), friction)
+        if terrain is not None:
+            plan = replace(plan, terrain=terrain.config.model_dump())
+            own["ground"] = np.zeros(2)  # middle of the tile that a world is on
         self.parameters = {name: np.tile(values, (num, 1)) for name, values in own.items()}
         self._stale: NDArray[np.bool_] = np.zeros(num, dtype=bool)
         self._blocks: list[Here | Worker] = []
@@ -186,6 +195,9 @@ class PyBulletEngine:
         """Build worlds ``rows`` again from nothing and put the robots where ``start`` says."""
         if start.q.shape[0] != rows.size:
             raise ValueError(f"{rows.size} worlds to reset, but {start.q.shape[0]} initial states")
+        if self.terrain is not None:
+            tiles = self.terrain.tile_at(start.position_w[:, :2])
+            self.parameters["ground"][rows] = self.terrain.centre(*tiles)
         names = ("q", "dq", "position_w", "quat_wb", "lin_vel_b", "ang_vel_b")
         given = {f"start.{name}": getattr(start, name) for name in names}
         self._stale[rows] = False
@@ -194,7 +206,11 @@ class PyBulletEngine:
 
     def state(self) -> WorldState:
         """The state after the last step or reset; its arrays are written to by nobody."""
-        return self._state
+        world = self._state
+        if self.terrain is None:
+            return world
+        below = self.terrain.ground(world.position_w, world.foot_position_w)
+        return replace(world, ground_w=below)
 
     def _on_rows(self, call: str, rows: Ids, given: Arrays) -> None:
         """A call that concerns some worlds only: each process gets its own."""

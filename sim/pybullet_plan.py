@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -43,6 +44,7 @@ class Blueprint:
         imu: ``[3]`` its position in the base frame [m].
         physics_dt_s: physics step [s].
         delay_slots: physics steps of the longest delay.
+        terrain: the table of :class:`sim.terrain.TerrainConfig`; None for a plane.
     """
 
     source: str
@@ -62,6 +64,7 @@ class Blueprint:
     imu: list[float]
     physics_dt_s: float
     delay_slots: int
+    terrain: dict[str, Any] | None = None
 
     @property
     def motors(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""One robot on a plane in a PyBullet client of its own: starting, stepping, reading, keeping."""
+"""One robot on its floor in a PyBullet client of its own: starting, stepping, reading, keeping."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from real.frames import IDENTITY, Pose, normalize, rotate, rotate_inverse
 from sim.engine import GRAVITY, InitialState, WorldState
 from sim.pybullet_body import Body, wxyz
 from sim.pybullet_plan import Blueprint, Parameters
+from sim.terrain import Terrain
 from sim.urdf import BASE_FRAME
 
 Array = NDArray[np.float64]
@@ -47,13 +48,23 @@ class PyBulletWorld:
         folder: where the world writes the files that PyBullet reads.
         parameters: its own, one row of each.
         name: of its files in the folder.
+        terrain: what it stands on, on the tile about ``parameters["ground"]``; a plane if None.
 
     Raises:
         FerryError: PyBullet cannot load it, or a joint is too light for its damping gain.
     """
 
-    def __init__(self, plan: Blueprint, folder: Path, parameters: Parameters, *, name: str) -> None:
+    def __init__(
+        self,
+        plan: Blueprint,
+        folder: Path,
+        parameters: Parameters,
+        *,
+        name: str,
+        terrain: Terrain | None = None,
+    ) -> None:
         self._plan = plan
+        self._terrain = terrain
         self._file = folder / f"{name}.urdf"
         self._kept = folder / f"{name}.bullet"
         self._com = np.full(3, np.nan)  # as in the file
@@ -99,7 +110,8 @@ class PyBulletWorld:
         pybullet.resetSimulation(physicsClientId=client)
         pybullet.setGravity(0.0, 0.0, -GRAVITY, physicsClientId=client)
         pybullet.setPhysicsEngineParameter(deterministicOverlappingPairs=1, physicsClientId=client)
-        self._body = Body(client, self._plan, self._file)
+        ground = (self._terrain, parameters.get("ground"))
+        self._body = Body(client, self._plan, self._file, terrain=ground[0], centre=ground[1])
         if self._inner == 0:
             self._inner = self._body.solver_steps()
         dt = self._plan.physics_dt_s / self._inner

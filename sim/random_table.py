@@ -7,6 +7,7 @@ In a task file::
       mass: "*U(0.8, 1.2)"                             # every body its own
       kp: {value: "*U(0.8, 1.2)", per: world}          # one draw for all joints
       delay: "=U(0.0, 0.02)"                           # s
+      observation_delay: "=U(0.0, 0.03)"               # s
       joint_offset: {value: "+U(-0.02, 0.02)", when: once}   # rad, a world keeps its own for good
       motor_strength: {value: "*U(0.8, 1)", interval_s: [2, 4]}   # and anew every 2 to 4 s
       contact_damping: "=choice(50, 100, 150)"         # 1/s
@@ -31,6 +32,9 @@ from sim.random_terms import REFUSED, TERMS, Per
 
 Seconds = Annotated[float, Field(gt=0.0)]
 
+#: Measurements are kept for so long at most [s]: no policy walks on older ones.
+OBSERVED_MAX_S = 0.5
+
 
 class RandomTermConfig(Config):
     """One random term, where a distribution alone does not say everything."""
@@ -51,8 +55,7 @@ def check_terms(terms: dict[str, str | RandomTermConfig]) -> dict[str, str | Ran
     Raises:
         ConfigError: with what was found and what is expected.
     """
-    for name, term in terms.items():
-        _read_term(name, term)
+    observed_max_s({name: _read_term(name, term) for name, term in terms.items()})
     return terms
 
 
@@ -145,7 +148,25 @@ def read_table(terms: Mapping[str, Any]) -> dict[str, tuple[Distribution, Random
     if not all(isinstance(term, str | RandomTermConfig) for term in terms.values()):
         terms = parse_config(_Table, {"randomize": dict(terms)}, source="randomize").randomize
     read = {name: _read_term(name, term) for name, term in terms.items()}
+    observed_max_s(read)
     return {name: read[name] for name in TERMS if name in read}
+
+
+def observed_max_s(table: Mapping[str, tuple[Distribution, RandomTermConfig]]) -> float:
+    """Longest delay of measurements that a table can draw [s].
+
+    Raises:
+        ConfigError: it is longer than measurements are kept.
+    """
+    names = [name for name in ("observation_delay", "observation_jitter") if name in table]
+    longest = sum(table[name][0].high for name in names)
+    if longest > OBSERVED_MAX_S:
+        raise ConfigError(
+            f"{' and '.join(names)} reach {longest:g} s; measurements are kept for "
+            f"{OBSERVED_MAX_S:g} s: expected that or less",
+            key=(names[0],),
+        )
+    return longest
 
 
 def delay_max_s(terms: Mapping[str, Any]) -> float:

@@ -1,7 +1,7 @@
 """The vocabulary of domain randomisation: every random term, its unit and what may be drawn.
 
 A term knows its nominal values, how to write others, and which values make sense; what it writes to
-is in :mod:`sim.random_targets` and, where no engine takes part, :mod:`sim.joint_errors`.
+is in :mod:`sim.random_targets` and, where no engine takes part, :mod:`sim.signal_errors`.
 """
 
 from __future__ import annotations
@@ -292,6 +292,22 @@ TERMS: dict[str, TermKind] = {
         ("world",),
         None,
         "joint targets",
+    ),
+    "observation_delay": TermKind(
+        "how old all is that is measured when the policy sees it, up to 0.5 s",
+        "s",
+        "=+",
+        ("world",),
+        None,
+        "all signals",
+    ),
+    "observation_jitter": TermKind(
+        "how much older than that at most, anew in every control step",
+        "s",
+        "=+",
+        ("world",),
+        None,
+        "all signals",
     ),
     "push": TermKind(
         "sudden change of the base's velocity, x and y of the world",

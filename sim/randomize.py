@@ -26,6 +26,7 @@ from sim.random_table import (
     RandomTermConfig,
     delay_max_s,
     least_value,
+    observed_max_s,
     read_table,
 )
 from sim.random_terms import TERMS, Target
@@ -122,6 +123,8 @@ class Randomizer:
                 set_delay=delay_setter(engine),
                 delay_max_s=delay_room(engine)
                 - (table["delay"][0].high if "delay" in table else 0),
+                observed_max_s=observed_max_s(table),
+                control_dt_s=control_dt_s,
             )
         self._terms: list[_Term] = []
         start, make = 0, target_maker(engine)
@@ -210,7 +213,8 @@ class Randomizer:
         Raises:
             FerryError: the sample is of another table.
         """
-        found = {name: len(v) for name, v in sample.values.items() if name != "push"}
+        others = ("push", "terrain")  # which are not drawn here
+        found = {name: len(v) for name, v in sample.values.items() if name not in others}
         expected = {term.name: len(term.columns) for term in self._terms}
         if found != expected:
             raise FerryError(f"the sample has the terms {found}; expected {expected}")

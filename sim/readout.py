@@ -24,10 +24,10 @@ _NUMBER = 1  # column of mjWarningStat that counts
 class Readout:
     """Reads the worlds of a batch.
 
-    A contact between a sphere and the floor exists exactly when the sphere reaches below it, so
+    A contact between a sphere and a level floor exists exactly when the sphere reaches below it, so
     spherical feet need no contact sensor, and the contacts of a world beyond those of its feet
-    belong to its body. Feet of other shapes are felt by the model's contact sensors, which belong
-    to the start of the last physics step.
+    belong to its body. Feet of other shapes, or on terrain, are felt by the model's contact
+    sensors, which belong to the start of the last physics step.
 
     Args:
         built: the model.
@@ -182,5 +182,5 @@ def _cross(a: Array, b: Array) -> Array:
 
 
 def needs_sensors(built: MujocoModel) -> bool:
-    """Whether contact must be asked from sensors, because a foot is no sphere."""
-    return not bool(np.isfinite(built.foot_radius).all())
+    """Whether contact must be asked from sensors: a foot is no sphere, or the floor no plane."""
+    return built.model.nhfield > 0 or not bool(np.isfinite(built.foot_radius).all())

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from real.spec import RobotSpec
 from sim.draw import Request
+from sim.terrain import TerrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ def render_frames(
     height: int = 240,
     fps: float = 20.0,
     renderers: Sequence[tuple[str, str]] = RENDERERS,
+    terrain: TerrainConfig | None = None,
 ) -> list[Frame] | None:
     """Draw a motion, the camera following the base.
 
@@ -69,6 +71,7 @@ def render_frames(
         height: of a frame [pixels].
         fps: frames per second of recorded time.
         renderers: what to try; see :data:`RENDERERS`.
+        terrain: what it stands on; a plane if None.
 
     Returns:
         Frames ``[height, width, 3]``, or None if nothing can render here. Never raises: the
@@ -76,6 +79,7 @@ def render_frames(
     """
     try:
         request = _request(robot, poses, width=width, height=height, fps=fps)
+        request = replace(request, terrain=terrain)
         with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
             source = Path(folder) / "request.npz"
             request.save(source)

@@ -23,13 +23,15 @@ class StepResult:
             observation of the new episode.
         reward: ``[N]`` float32.
         terminated: ``[N]`` ended by what happened; nothing follows, so no bootstrap.
-        truncated: ``[N]`` ended by the time limit; bootstrap from ``final_obs``. Never both.
+        truncated: ``[N]`` ended by the time limit, or because the base left its tile of the
+            terrain; bootstrap from ``final_obs``. Never both.
         final_ids: ``[n]`` worlds that ended, ascending.
         final_obs: last observations of their old episodes, ``policy [n, D]``, ``critic [n, C]``;
             zeros where the world diverged.
         reward_parts: ``[N]`` for every reward term, weighted; they add up to the reward.
         episode: ``[n]`` each, of the episodes that ended: ``return``, ``length`` (steps),
-            ``fallen``, ``body_contact``, ``diverged``, and ``reward/<term>``, the sum of each part.
+            ``fallen``, ``body_contact``, ``diverged``, and ``reward/<term>``, the sum of each part;
+            on terrain also ``left`` (its tile) and ``terrain_level``, which it meets next there.
         clamped: joint -> ``[N]`` whether the robot's limits moved its target; empty for a task
             without a filter.
     """

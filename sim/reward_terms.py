@@ -49,7 +49,7 @@ class RewardInput:
         action_2: ``[N, A]`` the one before that.
         diagonals: ``[2, 2]`` columns of the feet of each diagonal pair, from where they stand in
             the default pose; empty for robots that do not stand on four.
-        foot_position_w: ``[N, F, 3]`` [m].
+        foot_position_w: ``[N, F, 3]`` [m], z above the ground below each foot.
         foot_speed: ``[N, F]`` horizontal speed of each foot [m/s].
         foot_contact: ``[N, F]`` 1.0 where a foot touches the ground, else 0.0.
         foot_landed: ``[N, F]`` 1.0 where a foot touched down in this step, else 0.0.

@@ -63,7 +63,7 @@ class Scorer:
             diverged = world.diverged | ~finite_rows(world, sensed)
             conditions = self.terminations.check(
                 gravity_b,
-                world.position_w[:, 2],
+                world.height,
                 q=world.robot.q,
                 body_contact=world.body_contact,
                 diverged=diverged,

@@ -2,7 +2,8 @@
 
 An encoder whose zero is wrong reports q + offset, and the drive behind it brings that, not q, to
 the target. Play swallows the first part of every turn. Targets are lost, or come late by more than
-the world's delay. An IMU on a sloping floor reports its attitude against gravity.
+the world's delay. An IMU on a sloping floor reports its attitude against gravity. What is measured
+arrives late, too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from real.errors import FerryError
 from real.frames import multiply
 from real.signals import RobotState
 from sim.engine import Array, Engine, Ids
+from sim.late_signals import LateSignals
+from sim.random_table import OBSERVED_MAX_S
 from sim.random_targets import Target
 
 State = dict[str, NDArray[np.generic]]
@@ -25,7 +28,16 @@ State = dict[str, NDArray[np.generic]]
 BLOCK = 32
 
 #: The random terms that are simulated here.
-SIGNAL_TERMS = ("joint_offset", "backlash", "delay_jitter", "dropout")
+SIGNAL_TERMS = (
+    "joint_offset",
+    "backlash",
+    "delay_jitter",
+    "dropout",
+    "observation_delay",
+    "observation_jitter",
+)
+_OBSERVED = frozenset({"observation_delay", "observation_jitter"})
+_BY_CHANCE = frozenset({"delay_jitter", "dropout", "observation_jitter"})
 
 
 class SignalErrors:
@@ -36,6 +48,8 @@ class SignalErrors:
         terms: names of :data:`SIGNAL_TERMS` in use.
         set_delay: lets worlds ``[n]`` hear targets ``[n]`` seconds late.
         delay_max_s: longest delay that the engine has room for [s].
+        observed_max_s: longest delay of what is measured [s].
+        control_dt_s: control period [s].
     """
 
     def __init__(
@@ -45,6 +59,8 @@ class SignalErrors:
         *,
         set_delay: Callable[[Ids, Array], None],
         delay_max_s: float,
+        observed_max_s: float,
+        control_dt_s: float,
     ) -> None:
         robot, num = engine.robot, engine.num
         self._set_delay, self._delay_max_s = set_delay, delay_max_s
@@ -61,10 +77,22 @@ class SignalErrors:
         self._tilt: Array | None = None
         # What the joints were told last, NaN before the first target of an episode.
         self._told: Array = np.full((num, motors), np.nan)
-        self._chance: NDArray[np.float32] = np.zeros((num, BLOCK, 2), dtype=np.float32)
+        # One number more only where somebody needs it: the others stay what they were without.
+        numbers = 3 if "observation_jitter" in self._in_use else 2
+        self._chance: NDArray[np.float32] = np.zeros((num, BLOCK, numbers), dtype=np.float32)
         self._next: Ids = np.full(num, BLOCK)
         self._lost: NDArray[np.bool_] = np.zeros(num, dtype=bool)
-        self._by_chance = bool(self._in_use & {"delay_jitter", "dropout"})
+        self._by_chance = bool(self._in_use & _BY_CHANCE)
+        self._on_targets = bool(self._in_use - _OBSERVED)
+        self._age: Array = np.zeros((num, 1))
+        self._age_jitter: Array = np.zeros((num, 1))
+        self._older: Array = np.zeros(num)  # by chance, in this control step
+        self._late: LateSignals | None = None
+        if self._in_use & _OBSERVED:
+            joints = len(self._joints)
+            self._late = LateSignals(
+                num, joints, longest_s=observed_max_s, control_dt_s=control_dt_s
+            )
 
     def target(self, name: str) -> Target:
         """What a random term of :data:`SIGNAL_TERMS` writes to."""
@@ -74,6 +102,9 @@ class SignalErrors:
             return _Rows(tuple(self._motors), self._play)
         if name == "delay_jitter":
             return _Rows(("delay_jitter",), self._jitter, high=self._delay_max_s)
+        if name in _OBSERVED:
+            values = self._age if name == "observation_delay" else self._age_jitter
+            return _Rows((name,), values, high=OBSERVED_MAX_S)
         return _Rows(("dropout",), self._loss, high=0.99)
 
     def begin(self, rows: Ids) -> None:
@@ -81,6 +112,9 @@ class SignalErrors:
         self._told[rows] = np.nan
         self._next[rows] = BLOCK
         self._lost[rows] = False
+        self._older[rows] = 0.0
+        if self._late is not None:
+            self._late.begin(rows)
 
     def delayed(self, rows: Ids, seconds: Array) -> None:
         """Worlds ``rows`` hear targets ``seconds [n]`` late, and later still with jitter."""
@@ -104,15 +138,17 @@ class SignalErrors:
         for row in np.flatnonzero(self._next == BLOCK).tolist():
             rngs[row].random(out=self._chance[row], dtype=np.float32)
             self._next[row] = 0
-        late, lost = self._chance[self._everyone, self._next].T
+        late, lost, *older = self._chance[self._everyone, self._next].T
         self._next += 1
         self._lost = lost < self._loss[:, 0]
+        if older:
+            self._older = older[0] * self._age_jitter[:, 0]
         if "delay_jitter" in self._in_use:
             self._set_delay(self._everyone, self._delay + late * self._jitter[:, 0])
 
     def to_motors(self, q_des: Array) -> Array:
         """Targets ``[N, A]`` as the joints of N worlds are told them."""
-        if not self._in_use:
+        if not self._on_targets:
             return q_des
         out = q_des - self._offset[:, self._actuated]
         fresh = np.isnan(self._told)
@@ -126,16 +162,24 @@ class SignalErrors:
         return out
 
     def sensed(self, state: RobotState) -> RobotState:
-        """True signals of N robots as ideal sensors with these errors report them."""
+        """True signals of N robots as ideal sensors with these errors report them.
+
+        Once per control step, and once more for worlds that begin an episode.
+        """
         if "joint_offset" in self._in_use:
             state = replace(state, q=state.q + self._offset)
         if self._tilt is not None:
             state = replace(state, quat_wb=multiply(self._tilt, state.quat_wb))
-        return state
+        if self._late is None:
+            return state
+        return self._late.report(state, self._age[:, 0] + self._older)
 
     def state_dict(self) -> State:
         """Everything that lasts longer than a step, copied."""
         out: State = {f"errors.{name}": getattr(self, f"_{name}").copy() for name in _KEPT}
+        if self._late is not None:
+            out |= {f"errors.{name}": getattr(self, f"_{name}").copy() for name in _KEPT_LATE}
+            out |= self._late.state_dict()
         return out if self._tilt is None else out | {"errors.tilt": self._tilt.copy()}
 
     def load_state_dict(self, state: State) -> None:
@@ -144,11 +188,16 @@ class SignalErrors:
             raise FerryError("randomiser state lacks signal errors; it is of another table")
         for name in _KEPT:  # in place: the targets write to these arrays
             getattr(self, f"_{name}")[...] = state[f"errors.{name}"]
+        if self._late is not None:
+            self._late.load_state_dict(state)
+            for name in _KEPT_LATE:
+                getattr(self, f"_{name}")[...] = state[f"errors.{name}"]
         if "errors.tilt" in state:
             self._tilt = np.array(state["errors.tilt"], dtype=np.float64)
 
 
 _KEPT = ("offset", "play", "jitter", "loss", "delay", "told", "chance", "next", "lost")
+_KEPT_LATE = ("age", "age_jitter", "older")
 
 
 class _Rows(Target):

@@ -30,6 +30,17 @@ def pack(parts: Mapping[str, State]) -> State:
     return {f"{n}.{key}": value for n, part in parts.items() for key, value in part.items()}
 
 
+def pack_parts(parts: Mapping[str, Stateful]) -> State:
+    """States of parts by name, as :func:`pack` does it."""
+    return pack({name: part.state_dict() for name, part in parts.items()})
+
+
+def unpack_parts(parts: Mapping[str, Stateful], state: State) -> None:
+    """Restore what :func:`pack_parts` gave, part by part in their order."""
+    for name, part in parts.items():
+        part.load_state_dict(part_of(state, name))
+
+
 def part_of(state: State, name: str) -> State:
     """The entries of one part, without its name; empty if it has none."""
     prefix = f"{name}."

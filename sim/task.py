@@ -35,6 +35,7 @@ from sim.sensors import SensorConfig
 from sim.shaping import ShapingConfig
 from sim.targets import FilterConfig
 from sim.terminations import TerminationConfig
+from sim.terrain import TerrainConfig
 
 Array = NDArray[np.float64]
 
@@ -158,6 +159,7 @@ class EnvConfig(Config):
     actuators: ActuatorsConfig | None = Field(
         default=None, description="a learned actuator; null for servos with the robot's gains"
     )
+    terrain: TerrainConfig | None = Field(default=None, description="ground; null for a plane")
     training: dict[str, Any] = {}
 
     @model_validator(mode="after")
@@ -193,6 +195,19 @@ class EnvConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _levels_follow_what_is_measured(self) -> Self:
+        rule = None if self.terrain is None else self.terrain.curriculum
+        parts = [f"reward/{name}" for name, term in self.rewards.items() if term.weight != 0.0]
+        known = ["return", *parts, *(["reward/shaping"] if self.shaping is not None else [])]
+        if rule is not None and rule.measure not in known:
+            raise ConfigError(
+                f"terrain.curriculum.measure {rule.measure!r} is not known"
+                f"{nearest(rule.measure, known)}; known: {', '.join(known)}",
+                key=("terrain", "curriculum", "measure"),
+            )
+        return self
+
+    @model_validator(mode="after")
     def _can_be_simulated(self) -> Self:
         require_supported(self.sim.engine, self.randomize)
         return self
@@ -215,13 +230,18 @@ class EnvConfig(Config):
             )
 
     def nominal(self) -> EnvConfig:
-        """The task without random terms, sensor noise and delay, from the start of an episode."""
+        """The task without random terms, sensor noise and delay, from the start of an episode.
+
+        Its terrain stays; tiles and levels are met each as often.
+        """
+        ground = self.terrain and self.terrain.model_copy(update={"curriculum": None})
         return self.model_copy(
             update={
                 "randomize": {},
                 "curriculum": None,
                 "sensors": None,
                 "randomize_episode_phase": False,
+                "terrain": ground,
             }
         )
 

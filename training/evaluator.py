@@ -48,6 +48,7 @@ from training.suites import (
     Purpose,
     episode_seeds,
     find_suite,
+    selection_suite,
 )
 from training.trial import Trajectory, Worlds, contract_space, run_trial
 
@@ -208,13 +209,13 @@ def evaluate(
     made = Worlds(chosen, robot, config=config, seeds=seeds)
     with contextlib.closing(made) as worlds, _falls_are_results():
         run = run_trial(policy, worlds, progress=progress or silent)
-    dt, steps = robot.control_dt_s, run.command.shape[0]
+    dt, steps, counted = robot.control_dt_s, run.command.shape[0], run.counted
     measure: Measure = "tracking" if policy.contract.command.dim else "upright"
     space = contract_space(policy.contract)
     if space is not None:
         measure = "reached"
     scores, fallen = _scored(run, robot, measure, space)
-    upright = np.arange(steps)[:, None] < np.where(fallen == NEVER, steps, fallen)
+    upright = np.arange(steps)[:, None] < np.where(fallen == NEVER, counted, fallen)
     clamped = (run.verdict == Verdict.CLAMPED) & upright
     shares = clamped.sum(axis=0) / np.maximum(upright.sum(axis=0), 1)
     return Evaluation(
@@ -224,7 +225,7 @@ def evaluate(
         purpose=purpose,
         measure=measure,
         score=mean_interval(scores),
-        falls_per_minute=falls_per_minute(fallen, steps=steps, dt_s=dt),
+        falls_per_minute=falls_per_minute(fallen, steps=counted, dt_s=dt),
         clamped_share=float(clamped.sum() / max(int(upright.sum()), 1)),
         each=tuple(
             Episode(
@@ -248,8 +249,9 @@ def _scored(
         return poses_reached(run.command, run.q, space.kinematics, dt_s=dt), fallen
     if measure == "tracking":
         fallen = fall_steps(run.tilt_rad, run.height_m, fall_height_m=low, dt_s=dt)
-        scores = tracking(run.command, run.lin_vel_b, run.ang_vel_b, fallen_at=fallen, dt_s=dt)
-        return scores, fallen
+        fallen = np.where(fallen < run.counted, fallen, NEVER)
+        given = {"fallen_at": fallen, "dt_s": dt, "counted": run.counted}
+        return tracking(run.command, run.lin_vel_b, run.ang_vel_b, **given), fallen
     if not passive_hinges(robot).size:
         raise FerryError(
             f"robot {robot.name!r} has no hinge without a motor to keep upright, and its policy no "
@@ -322,13 +324,14 @@ def selection_scorer(
 ) -> Callable[[ActorCritic], Mapping[str, Any]]:
     """What a training run calls to choose its best checkpoint.
 
-    Always the same nominal episodes in the engine of the task, none of which is ever reported.
+    Always the same nominal episodes, in the engine and on the ground of the task; none of them is
+    ever reported.
 
     Returns:
         A function from a policy to a record with ``score`` and the evaluation's own keys.
     """
     contract = run_contract(config, {})
-    suite = "nominal" if config.sim.engine == "mujoco" else "pybullet"
+    suite = selection_suite(config.sim.engine, terrain=config.terrain is not None)
 
     def score(module: ActorCritic) -> dict[str, Any]:
         found = evaluate(

@@ -53,6 +53,7 @@ class GymRunConfig(Config):
     #: The trainer asks every run; only one with a robot has them.
     curriculum: ClassVar[None] = None
     actuators: ClassVar[None] = None
+    terrain: ClassVar[None] = None
 
 
 def load_any_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -60,8 +61,8 @@ def load_any_run_config(path: str | Path, overrides: Sequence[str] = ()) -> RunC
 
     Returns:
         For Gymnasium a :class:`GymRunConfig`: of a run's configuration the trainer reads ``name``,
-        ``sim.worlds``, ``curriculum``, ``actuators`` and ``training``, which both have. Whoever
-        needs a robot asks :func:`require_robot` first.
+        ``sim.worlds``, ``curriculum``, ``actuators``, ``terrain`` and ``training``, which both
+        have. Whoever needs a robot asks :func:`require_robot` first.
 
     Raises:
         ConfigError: one line per mistake, with file and line.

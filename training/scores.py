@@ -105,7 +105,13 @@ def step_scores(command: Array, lin_vel_b: Array, yaw_rate: Array) -> Array:
 
 
 def tracking(
-    command: Array, lin_vel_b: Array, ang_vel_b: Array, *, fallen_at: Steps, dt_s: float
+    command: Array,
+    lin_vel_b: Array,
+    ang_vel_b: Array,
+    *,
+    fallen_at: Steps,
+    dt_s: float,
+    counted: Steps | None = None,
 ) -> Array:
     """Tracking score of N episodes of equal length.
 
@@ -118,6 +124,7 @@ def tracking(
         ang_vel_b: ``[T, N, 3]`` [rad/s].
         fallen_at: ``[N]`` step of the fall, or :data:`NEVER`.
         dt_s: control period [s].
+        counted: ``[N]`` steps that count, for robots that then left their ground; all if None.
 
     Returns:
         ``[N]`` in [0, 1].
@@ -136,7 +143,11 @@ def tracking(
     scores = step_scores(command, lin_vel_b, ang_vel_b[..., 2])
     upright = np.where(fallen_at == NEVER, total, fallen_at)
     scores = np.where(np.arange(total)[:, None] < upright, scores, 0.0)
-    return scores[first:].mean(axis=0)
+    if counted is None:
+        return scores[first:].mean(axis=0)
+    scores = np.where(np.arange(total)[:, None] < counted, scores, 0.0)
+    # Who was gone within the first second has done nothing that counts.
+    return scores[first:].sum(axis=0) / np.maximum(counted - first, 1)
 
 
 def lean(off: Array) -> Array:
@@ -210,8 +221,8 @@ def poses_reached(command: Array, q: Array, kinematics: Kinematics, *, dt_s: flo
     return scores
 
 
-def upright_minutes(fallen_at: Steps, *, steps: int, dt_s: float) -> Array:
-    """``[N]`` how long each robot was on its feet [min]."""
+def upright_minutes(fallen_at: Steps, *, steps: int | Steps, dt_s: float) -> Array:
+    """``[N]`` how long each robot was on its feet [min], in episodes of so many steps."""
     return np.where(fallen_at == NEVER, steps, fallen_at) * dt_s / 60.0
 
 
@@ -263,7 +274,7 @@ def rate_interval(events: int, exposure: float) -> Interval:
     return Interval(events / exposure, low / exposure, high / exposure)
 
 
-def falls_per_minute(fallen_at: Steps, *, steps: int, dt_s: float) -> Interval:
+def falls_per_minute(fallen_at: Steps, *, steps: int | Steps, dt_s: float) -> Interval:
     """Falls per minute on the feet, over all episodes.
 
     Time on the ground is no exposure: a robot that falls at once and lies for the rest of its
@@ -271,7 +282,7 @@ def falls_per_minute(fallen_at: Steps, *, steps: int, dt_s: float) -> Interval:
 
     Args:
         fallen_at: ``[N]`` step of the fall, or :data:`NEVER`.
-        steps: T, length of the episodes.
+        steps: T, length of the episodes; ``[N]`` where they differ.
         dt_s: control period [s].
     """
     minutes = float(upright_minutes(fallen_at, steps=steps, dt_s=dt_s).sum())

@@ -47,6 +47,9 @@ POSE_HOLD_S = (3.0, 5.0)
 #: randomisation uses it [rad and m, rad/s and m/s].
 OFF_BALANCE = StartConfig(joint_offset=0.05, joint_vel=0.05)
 
+#: How robots start on terrain: hills and stairs are met at any angle [rad].
+ANY_HEADING = StartConfig(yaw=np.pi)
+
 #: What an episode draws, each from a stream of its own. Append only.
 STREAMS = ("command", "start", "domain", "sensor")
 
@@ -60,6 +63,7 @@ class Suite:
         doc: what it is, for people.
         engine: which physics.
         randomized: whether random terms, noise and spread initial states of the task apply.
+        terrain: whether the ground is the task's terrain, all tiles and levels alike, or a plane.
         episode_s: length of an episode [s].
         episodes: how many by default.
     """
@@ -68,6 +72,7 @@ class Suite:
     doc: str
     engine: Literal["mujoco", "pybullet"]
     randomized: bool
+    terrain: bool = False
     episode_s: float = 20.0
     episodes: int = 20
 
@@ -81,6 +86,9 @@ SUITES: Mapping[str, Suite] = {
         Suite(
             "pybullet_randomized", "PyBullet with the task's own randomisation", "pybullet", True
         ),
+        # More episodes: what differs most between them is the tile and its level.
+        Suite("terrain", "nominal, but on the task's terrain", "mujoco", False, True, episodes=36),
+        Suite("pybullet_terrain", "the same in PyBullet", "pybullet", False, True, episodes=36),
     )
 }
 
@@ -96,6 +104,18 @@ def find_suite(name: str) -> Suite:
             f"there is no suite {name!r}{nearest(name, SUITES)}; known: {', '.join(SUITES)}"
         )
     return SUITES[name]
+
+
+def selection_suite(engine: Literal["mujoco", "pybullet"], *, terrain: bool) -> str:
+    """The suite that chooses the best checkpoint: the ground of the task, nothing random in it.
+
+    Args:
+        engine: of the task.
+        terrain: whether the task is on terrain.
+    """
+    if terrain:
+        return "terrain" if engine == "mujoco" else "pybullet_terrain"
+    return "nominal" if engine == "mujoco" else "pybullet"
 
 
 def episode_seeds(seed: int, episodes: int, *, purpose: Purpose) -> EpisodeSeeds:

@@ -24,10 +24,19 @@ from sim.measure import passive_hinges
 from sim.motors import make_motors
 from sim.randomize import Randomizer
 from sim.sensors import Sensors
+from sim.starts import Starts
 from sim.task import EnvConfig, draw_start
+from sim.terrain import TerrainConfig
 from training.progress import ProgressFn
 from training.scores import lean
-from training.suites import OFF_BALANCE, EpisodeSeeds, Suite, episode_commands, generators
+from training.suites import (
+    ANY_HEADING,
+    OFF_BALANCE,
+    EpisodeSeeds,
+    Suite,
+    episode_commands,
+    generators,
+)
 
 Array = NDArray[np.float64]
 
@@ -45,11 +54,12 @@ class Trajectory:
         lin_vel_b: ``[T, N, 3]`` true velocity at the end of each step [m/s].
         ang_vel_b: ``[T, N, 3]`` [rad/s].
         tilt_rad: ``[T, N]``; NaN where the physics diverged.
-        height_m: ``[T, N]`` height of the base [m].
+        height_m: ``[T, N]`` height of the base above the ground [m].
         lean_rad: ``[T, N]`` how far passive hinges are from upright, see
             :func:`training.scores.lean`; NaN where the physics diverged.
         q: ``[T, N, J]`` joint positions at the end of each step [rad or m].
         verdict: ``[T, N]`` :class:`~deploy.safety.Verdict` values.
+        counted: ``[N]`` steps until a robot left its tile of the terrain; T if it did not.
     """
 
     command: Array
@@ -60,6 +70,7 @@ class Trajectory:
     lean_rad: Array
     q: Array
     verdict: NDArray[np.int8]
+    counted: NDArray[np.intp]
 
 
 class Worlds:
@@ -72,7 +83,7 @@ class Worlds:
         seeds: of every episode.
 
     Raises:
-        FerryError: the suite needs a task and there is none.
+        FerryError: the suite needs a task or its terrain, and there is none.
     """
 
     def __init__(
@@ -86,17 +97,22 @@ class Worlds:
         self._randomizer: Randomizer | None = None
         self._sensors: Sensors | None = None
         self._actuators = None if config is None else config.actuators
+        self._starts: Starts | None = None
         if not suite.randomized:
-            self._engine: Engine = _engine(suite, robot, len(seeds), {})
-            if passive_hinges(robot).size:
-                self._first = draw_start(OFF_BALANCE, robot, generators(seeds, "start"))
+            self._engine: Engine = _engine(suite, robot, len(seeds), {}, _terrain(suite, config))
+            rngs = generators(seeds, "start")
+            if suite.terrain:
+                starts = Starts(ANY_HEADING, robot, rngs, terrain=self._engine.terrain)
+                self._starts, self._first = starts, starts.draw(self._rows)
+            elif passive_hinges(robot).size:
+                self._first = draw_start(OFF_BALANCE, robot, rngs)
             return
         if config is None:
             raise FerryError(
                 f"suite {suite.name!r} needs the task's own randomisation, which a bundle does not "
                 "carry; evaluate the run folder"
             )
-        engine = self._engine = _engine(suite, robot, len(seeds), config.randomize)
+        engine = self._engine = _engine(suite, robot, len(seeds), config.randomize, None)
         self._randomizer = Randomizer(
             config.randomize,
             engine,
@@ -132,6 +148,11 @@ class Worlds:
         truth = self._engine.state()
         return self._sensed(truth), truth
 
+    def left(self, truth: WorldState) -> NDArray[np.bool_]:
+        """``[N]`` which robots are not on the tile of the terrain that they began on."""
+        gone = None if self._starts is None else self._starts.left(truth)
+        return np.zeros(len(self.seeds), dtype=bool) if gone is None else gone
+
     def close(self) -> None:
         """Release the engine."""
         self._engine.close()
@@ -142,13 +163,32 @@ class Worlds:
         return self._sensors.sense(self._randomizer.reported(truth.robot))
 
 
-def _engine(suite: Suite, robot: RobotSpec, num: int, randomize: Mapping[str, Any]) -> Engine:
+def _terrain(suite: Suite, config: EnvConfig | None) -> TerrainConfig | None:
+    """What a suite's robots stand on: all tiles and levels of the task's terrain alike."""
+    if not suite.terrain:
+        return None
+    if config is None or config.terrain is None:
+        raise FerryError(
+            f"suite {suite.name!r} needs the task's own terrain, which a bundle and a task on a "
+            "plane do not have; evaluate the run folder of a task with `terrain`"
+        )
+    return config.terrain.model_copy(update={"curriculum": None})
+
+
+def _engine(
+    suite: Suite,
+    robot: RobotSpec,
+    num: int,
+    randomize: Mapping[str, Any],
+    terrain: TerrainConfig | None,
+) -> Engine:
     # Few worlds are stepped in less time than it takes to wake other threads on a busy machine, or
     # to start other processes.
     few: int | None = 1 if suite.engine == "mujoco" else None
     enough = 64 if suite.engine == "mujoco" else 4
+    threads = 0 if num > enough else few
     return make_engine(
-        suite.engine, robot, num, threads=0 if num > enough else few, randomize=randomize
+        suite.engine, robot, num, threads=threads, randomize=randomize, terrain=terrain
     )
 
 
@@ -170,7 +210,7 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
     leaning = np.empty((steps, num))
     positions = np.empty((steps, num, len(worlds.robot.joints)))
     hinges, upright = passive_hinges(worlds.robot), worlds.robot.q_default
-    verdict = np.empty((steps, num), dtype=np.int8)
+    verdict, gone = np.empty((steps, num), dtype=np.int8), np.zeros((steps, num), dtype=bool)
     controller = Controller(policy, num, settings=SAFETY)
     state = worlds.start()
     refused = controller.arm(_now_ns(state), state)
@@ -183,13 +223,16 @@ def run_trial(policy: Policy, worlds: Worlds, *, progress: ProgressFn) -> Trajec
         state, truth = worlds.step(tick.command)
         lin_vel[step], ang_vel[step] = truth.lin_vel_b, truth.robot.gyro_b
         tilted[step] = np.where(truth.diverged, np.nan, tilt(truth.robot.quat_wb))
-        height[step] = truth.position_w[:, 2]
+        height[step], gone[step] = truth.height, worlds.left(truth)
         positions[step] = truth.robot.q
         off = (truth.robot.q - upright)[:, hinges]
         leaning[step] = np.where(truth.diverged, np.nan, lean(off))
         verdict[step] = tick.verdict
         progress(step + 1, steps)
-    return Trajectory(command, lin_vel, ang_vel, tilted, height, leaning, positions, verdict)
+    counted = np.where(gone.any(axis=0), gone.argmax(axis=0), steps)
+    return Trajectory(
+        command, lin_vel, ang_vel, tilted, height, leaning, positions, verdict, counted
+    )
 
 
 def contract_space(contract: PolicyContract) -> ReachSpace | None:

@@ -101,9 +101,8 @@ def view(
         if out is None:
             _show(env, scene)
             return None
-        frames = render_frames(
-            env.robot, record(env, scene, seconds=seconds), width=480, height=360, fps=_FPS
-        )
+        poses, ground = record(env, scene, seconds=seconds), scene.config.terrain
+        frames = render_frames(env.robot, poses, width=480, height=360, fps=_FPS, terrain=ground)
     finally:
         env.close()
     if frames is None or save_gif(frames, out, fps=_FPS) is None:
@@ -171,7 +170,8 @@ def _show(env: VecEnv, scene: Scene) -> None:
 
     from sim.model import build_mujoco
 
-    built = build_mujoco(env.robot, visuals=True)
+    field = None if env.engine.terrain is None else env.engine.terrain.field
+    built = build_mujoco(env.robot, visuals=True, field=field)
     data, base = mujoco.MjData(built.model), built.base_qpos_adr
     with mujoco.viewer.launch_passive(built.model, data) as window:
         due = time.monotonic()

@@ -52,7 +52,9 @@ def targets(robot: RobotSpec, steps: int, num: int, seed: int = 1) -> np.ndarray
 
 
 def arrays(state: WorldState) -> dict[str, np.ndarray]:
-    out = {f.name: getattr(state, f.name) for f in fields(state) if f.name != "robot"}
+    out = {
+        f.name: getattr(state, f.name) for f in fields(state) if f.name not in ("robot", "ground_w")
+    }
     return out | state.robot.reported()
 
 

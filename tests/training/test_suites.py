@@ -36,11 +36,13 @@ def commands(seed=0, episodes=4, *, purpose="report", steps=1000, limits=LIMITS)
 
 
 def test_the_suites_are_the_documented_ones():
-    assert {name: (s.engine, s.randomized) for name, s in SUITES.items()} == {
-        "nominal": ("mujoco", False),
-        "pybullet": ("pybullet", False),
-        "randomized": ("mujoco", True),
-        "pybullet_randomized": ("pybullet", True),
+    assert {name: (s.engine, s.randomized, s.terrain) for name, s in SUITES.items()} == {
+        "nominal": ("mujoco", False, False),
+        "pybullet": ("pybullet", False, False),
+        "randomized": ("mujoco", True, False),
+        "pybullet_randomized": ("pybullet", True, False),
+        "terrain": ("mujoco", False, True),
+        "pybullet_terrain": ("pybullet", False, True),
     }
     assert {s.episode_s for s in SUITES.values()} == {20.0}
 
