@@ -24,6 +24,7 @@ from deploy.signing import configured_keys
 from real.config import config_path
 from real.contract import RobotContract
 from real.errors import ConfigError, FerryError, nearest
+from real.log_parts import SUFFIX
 from real.spec import RobotSpec, load_robot
 
 #: Message packages of the wire.
@@ -68,7 +69,7 @@ def preflight(
         bundle: the policy file.
         choice: the robot's plug-in.
         robot_name: robot file; the one that the bundle names if None.
-        record: file to record to.
+        record: file to record to, or folder to make for the parts of a recording.
         trusted_keys: folder of keys; see :func:`deploy.signing.configured_keys`.
 
     Raises:
@@ -227,8 +228,12 @@ def _check_record(path: Path) -> None:
         raise FerryError(f"recording {path}: there is no folder {path.absolute().parent}")
     try:
         # Only trying tells: permissions say nothing about root, read-only and virtual file systems.
-        path.touch(exist_ok=False)
-        path.unlink()
+        if path.suffix == SUFFIX:
+            path.touch(exist_ok=False)
+            path.unlink()
+        else:
+            path.mkdir()
+            path.rmdir()
     except OSError as error:
         raise FerryError(
             f"recording {path} cannot be written: {error.strerror or error}; give a name in a "

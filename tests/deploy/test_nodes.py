@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -397,7 +398,7 @@ def test_signals_end_every_node_in_order(tmp_path, number):
     assert read_log(tmp_path / "out.mcap").damage is None
 
 
-def test_a_killed_recorder_leaves_all_that_it_had_written_down(tmp_path):
+def test_a_full_disk_stops_nobody_and_a_killed_recorder_leaves_all_it_had_written_down(tmp_path):
     """It does so every quarter of a second: nobody must end it for that."""
     record = tmp_path / "out.mcap"
 
@@ -407,7 +408,18 @@ def test_a_killed_recorder_leaves_all_that_it_had_written_down(tmp_path):
         return 0
 
     with running(describe(tmp_path, record=record), tmp_path) as (run, probe):
-        probe.until(lambda: len(probe.states) > 300, "states")
+        probe.arm()
+        probe.until_said("recorder_node", "recording")
+        pid, no_limit = run.processes["recorder_node"].pid, resource.RLIM_INFINITY
+        # The limit on the size of a file stands in for the disk's.
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (record.stat().st_size + 10, no_limit))
+        full = f"nothing is written: {record} cannot be written: File too large"
+        probe.until_said("recorder_node", full)
+        seen = len(probe.states)
+        probe.until(lambda: len(probe.states) > seen + 50, "states")
+        assert probe.modes[-1] == "RUN", "the robot goes on"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (no_limit, no_limit))
+        probe.until_said("recorder_node", "recording")
         heard_ns = stamps(probe.states)[-1]
         deadline = time.monotonic() + PATIENCE_S
         while written_ns() < heard_ns:
