@@ -156,6 +156,7 @@ def graph(
     domain_id: int | None = None,
     bundle_sha256: str = "",
     trusted_keys: Path | None = None,
+    minimum_score: float | None = None,
     params: Path | None = None,
 ) -> Graph:
     """Describe the graph that runs a bundle on a robot.
@@ -182,6 +183,8 @@ def graph(
             not compared.
         trusted_keys: folder of keys with one of which every bundle must be signed, also one that is
             loaded later; None: as the environment says.
+        minimum_score: lowest score of the evaluation that every bundle must carry; None asks for
+            no evaluation, unless ``params`` does.
         params: parameter file for all nodes. What is asked for here wins over it, and it wins over
             what nobody asked for: flags that are off, and the watchdogs of a simulated robot.
     """
@@ -197,6 +200,8 @@ def graph(
     checked: dict[str, Parameter] = {"bundle": file, "bundle_sha256": bundle_sha256}
     if trusted_keys is not None:
         checked["trusted_keys"] = str(trusted_keys.absolute())
+    if minimum_score is not None:
+        checked |= {"require_evaluation": True, "minimum_score": float(minimum_score)}
     policy: dict[str, Parameter] = {**checked, "twist_stamped": twist_stamped}
     nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
     safety: dict[str, Parameter] = dict(checked)

@@ -54,6 +54,20 @@ class Cleared:
     robot: RobotContract
     choice: RobotChoice
 
+    def metadata(self, robot: str) -> dict[str, str]:
+        """What a recording says of itself, given what was asked for as robot."""
+        contract, stamp = self.bundle.contract, self.bundle.evaluation
+        return {
+            "bundle_sha256": self.bundle.sha256,
+            "robot": contract.robot,
+            "plugin": robot,
+            "config_hash": contract.config_hash,
+            "git_sha": contract.git_sha,
+            "policy_version": str(contract.policy_version),
+            "contract": contract.to_json(),
+            **({} if stamp is None else {"evaluation": stamp.to_json()}),
+        }
+
 
 def preflight(
     bundle: Path,
@@ -62,6 +76,7 @@ def preflight(
     robot_name: str | None = None,
     record: Path | None = None,
     trusted_keys: Path | None = None,
+    minimum_score: float | None = None,
 ) -> Cleared:
     """Check everything that can be checked without starting a node.
 
@@ -71,12 +86,15 @@ def preflight(
         robot_name: robot file; the one that the bundle names if None.
         record: file to record to, or folder to make for the parts of a recording.
         trusted_keys: folder of keys; see :func:`deploy.signing.configured_keys`.
+        minimum_score: lowest score of the evaluation that the bundle must carry; None asks for no
+            evaluation.
 
     Raises:
         FerryError: the first thing that is wrong.
     """
     require_ros()
     policy = read_bundle(bundle, trusted=configured_keys(trusted_keys))
+    policy.require_evaluation(minimum_score)
     spec = _load_robot(policy, robot_name)
     robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)

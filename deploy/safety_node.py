@@ -21,6 +21,7 @@ from std_msgs.msg import String
 from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.convert import CommandReader, CommandWriter, to_ns
+from deploy.evaluation_stamp import required_score
 from deploy.modes import Mode
 from deploy.node_base import StateNode, run_node
 from deploy.records import ERROR, OK, WARN
@@ -56,6 +57,9 @@ class SafetyNode(StateNode):
         bundle = read_bundle(path, trusted=configured_keys(folder))
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
         contract = self._contract = bundle.require_sha256(pinned).contract
+        asked = self.flag("require_evaluation", False, "refuse a bundle that was never evaluated")
+        score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
+        bundle.require_evaluation(required_score(asked, score))
         file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
         settings = load_config(SafetySettings, file) if file else SafetySettings()
         periods = self.number(

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from deploy.evaluation_stamp import strictest
 from deploy.graph import Graph, choose_robot, graph
 from deploy.graph_run import GraphReport, Progress, run_graph
 from deploy.options import read_options, safety_file
+from deploy.parameters import read_parameter_file
 from deploy.preflight import Cleared, preflight
 from deploy.processes import Status
 from deploy.schedule import Schedule, tour
@@ -88,6 +90,8 @@ def deploy(
     arm_timeout_s: float = 30.0,
     domain_id: int | None = None,
     trusted_keys: Path | None = None,
+    minimum_score: float | None = None,
+    params: Path | None = None,
 ) -> DeployResult:
     """Run a bundle on a robot, simulated or not, over ROS 2.
 
@@ -114,14 +118,24 @@ def deploy(
         arm_timeout_s: how long the operator tries to arm [s].
         domain_id: of DDS; None: a free one for simulated robots, the environment's for hardware.
         trusted_keys: folder of keys with one of which the bundle must be signed.
+        minimum_score: lowest score of the evaluation that the bundle must carry; None asks for
+            none, unless ``params`` does. The stricter of the two counts.
+        params: parameter file of the nodes, as ``deploy/share/params.yaml``.
 
     Raises:
         FerryError: something is wrong that is seen before a node starts.
     """
     robot_name = _absolute(robot_name)
     choice = choose_robot(robot, options=read_options(options))
+    given = {} if params is None else read_parameter_file(params)
+    minimum_score = strictest(given, minimum=minimum_score)
     cleared = preflight(
-        bundle, choice, robot_name=robot_name, record=record, trusted_keys=trusted_keys
+        bundle,
+        choice,
+        robot_name=robot_name,
+        record=record,
+        trusted_keys=trusted_keys,
+        minimum_score=minimum_score,
     )
     plan = _plan(cleared, schedule, seconds)
     log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
@@ -137,7 +151,7 @@ def deploy(
         robot_name=robot_name or cleared.bundle.contract.robot,
         repeat=plan is not None and seconds is None and schedule is None,
         record=record,
-        metadata=_metadata(cleared, robot),
+        metadata=cleared.metadata(robot),
         safety_settings=settings,
         twist_stamped=twist_stamped,
         watchdog_periods=watchdog_periods,
@@ -147,6 +161,8 @@ def deploy(
         report=files.get("report"),
         bundle_sha256=cleared.bundle.sha256,
         trusted_keys=trusted_keys,
+        minimum_score=minimum_score,
+        params=params,
     )
     if on_status is not None:
         for line in _opening(described, log_dir, armed=plan is not None):
@@ -189,19 +205,6 @@ def _opening(described: Graph, log_dir: Path, *, armed: bool) -> list[str]:
     domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
     lines = [f"ROS domain id: {domain}; logs of the nodes: {log_dir}"]
     return lines if armed else [*lines, "nobody arms this robot: call /arm when it may move"]
-
-
-def _metadata(cleared: Cleared, robot: str) -> dict[str, str]:
-    contract = cleared.bundle.contract
-    return {
-        "bundle_sha256": cleared.bundle.sha256,
-        "robot": contract.robot,
-        "plugin": robot,
-        "config_hash": contract.config_hash,
-        "git_sha": contract.git_sha,
-        "policy_version": str(contract.policy_version),
-        "contract": contract.to_json(),
-    }
 
 
 def _read_report(path: Path | None) -> Mapping[str, Any]:
