@@ -24,17 +24,18 @@ from deploy.convert import CommandReader, CommandWriter, to_ns
 from deploy.evaluation_stamp import required_score
 from deploy.modes import Mode
 from deploy.node_base import StateNode, run_node
-from deploy.records import ERROR, OK, WARN
+from deploy.records import ERROR, OK, WARN, VerdictWriter
 from deploy.safety import SafetySettings, Verdict
 from deploy.safety_pipeline import SafetyPipeline
 from deploy.signing import configured_keys
 from deploy.state_stream import StateStream
 from deploy.timing import TickGrid, Window
+from deploy.vitals_wire import VitalsIn
 from deploy.watchdog import Watchdog
 from real.config import load_config
 from real.contract import RobotContract
 from real.errors import FerryError
-from real.signals import JointCommand
+from real.signals import JointCommand, RobotState
 
 Array = NDArray[np.float64]
 
@@ -84,6 +85,7 @@ class SafetyNode(StateNode):
             clock=clock,
         )
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
+        self._vitals = VitalsIn(contract.joint_names, settings.vitals, clock=clock)
         limits = self._pipeline.filter.limits
         self._kp, self._kd = limits.kp, limits.kd
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
@@ -99,9 +101,11 @@ class SafetyNode(StateNode):
         self._violations: Counter[str] = Counter()
         self._latency, self._tick_time = Window(), Window()
         self._command_out = self.publish_on("/joint_command")
+        self._verdict_out, self._record = self.publish_on("/safety/step"), VerdictWriter()
         self._mode_out = self.publish_on("/safety/mode")
         self._mode_out.publish(String(data=self._mode.name))
         self.listen_to_robot()
+        self._vitals.listen_on(self.listen)
         self.listen("/policy/joint_command", self._on_policy)
         self.serve("/arm", self._arm)
         self.serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
@@ -118,7 +122,7 @@ class SafetyNode(StateNode):
         if self._stream is not None and not reasons:
             try:
                 now = self._stream.stamp_ns or 0
-                reasons = [str(v) for v in self._pipeline.arm(now, self._stream.state())]
+                reasons = [str(v) for v in self._pipeline.arm(now, self._state(self._stream))]
                 self._latest_ns = self._latest_ns if reasons else now
             except FerryError as error:
                 reasons = [str(error)]
@@ -136,7 +140,8 @@ class SafetyNode(StateNode):
             reasons.append("no fresh state from robot_node" + (f": {lacks}" if lacks else ""))
         if self._policy_ns is None or now - self._policy_ns > self._command_ns:
             reasons.append("no fresh command from policy_node (not running, or not warmed up)")
-        return reasons + self._rivals()
+        vitals = self._vitals.problem()
+        return reasons + self._rivals() + ([vitals] if vitals else [])
 
     def _rivals(self) -> list[str]:
         """Topics that more than one node commands on."""
@@ -158,6 +163,7 @@ class SafetyNode(StateNode):
     def _on_contract(self, message: Any) -> None:
         # Latched, so a second one means that the robot's driver was started anew.
         self._fault("robot_node started")
+        self._vitals.forget()
         try:
             robot = RobotContract.from_json(message.data)
             enforced, notes = agree(self._contract, robot)
@@ -214,7 +220,7 @@ class SafetyNode(StateNode):
             # On a busy computer a command can overtake the very state that it answers. After a
             # clock was set back all states are older than those before: stale, so the robot stops.
             self._latest_ns = max(self._latest_ns, state_ns, answered_ns)
-            tick = self._pipeline.step(self._latest_ns, stream.state(), command)
+            tick = self._pipeline.step(self._latest_ns, self._state(stream), command)
         # Whatever went wrong in here, the robot must not move on.
         except Exception as error:
             self._fault(f"{type(error).__name__}: {error}")
@@ -225,6 +231,8 @@ class SafetyNode(StateNode):
             self._command_out.publish(self._writer.targets(answered_ns, tick.command.q_des[0]))
         self._tick_time.add(time.perf_counter() - start)
         verdict = Verdict(int(tick.verdict[0]))
+        told = len(tick.violations) if verdict is not Verdict.PASS or tick.warned else 0
+        self._verdict_out.publish(self._record.write(answered_ns, verdict, int(tick.mode[0]), told))
         self._verdicts[verdict.name] += 1
         if verdict is not Verdict.PASS or tick.warned:
             for violation in tick.violations:
@@ -232,9 +240,12 @@ class SafetyNode(StateNode):
         if Mode(int(tick.mode[0])) is not self._mode:
             self._announce("; ".join(map(str, tick.violations)) if tick.stop[0] else "ramp over")
 
+    def _state(self, stream: StateStream) -> RobotState:
+        return self._vitals.add_to(stream.state())
+
     def _watchdog(self) -> None:
         received_ns = 0 if self._stream is None else self._stream.received_ns
-        silent = self._silence.look(received_ns, self._policy_ns or 0)
+        silent = self._silence.look(received_ns, self._policy_ns or 0) or self._vitals.problem()
         if self._mode not in MOVING:
             return
         rivals = self._rivals()
