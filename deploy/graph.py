@@ -191,17 +191,12 @@ def graph(
     unasked = _unasked(twist_stamped, publish_clock, watchdog_periods)
     if watchdog_periods is None and robot.simulated:
         watchdog_periods = SIMULATION_PERIODS
-    file = str(bundle.absolute())
     nodes: list[NodeSpec] = []
     if schedule is not None:
         nodes.append(
             _operator(schedule, repeat, arm_timeout_s, twist_stamped=twist_stamped, report=report)
         )
-    checked: dict[str, Parameter] = {"bundle": file, "bundle_sha256": bundle_sha256}
-    if trusted_keys is not None:
-        checked["trusted_keys"] = str(trusted_keys.absolute())
-    if minimum_score is not None:
-        checked |= {"require_evaluation": True, "minimum_score": float(minimum_score)}
+    checked = _checked(bundle, bundle_sha256, trusted_keys, minimum_score)
     policy: dict[str, Parameter] = {**checked, "twist_stamped": twist_stamped}
     nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
     safety: dict[str, Parameter] = dict(checked)
@@ -229,6 +224,18 @@ def graph(
         environment=_environment(simulated=robot.simulated, domain_id=domain_id),
         simulated=robot.simulated,
     )
+
+
+def _checked(
+    bundle: Path, sha256: str, keys: Path | None, minimum: float | None
+) -> dict[str, Parameter]:
+    """What every node that reads the bundle holds it against."""
+    out: dict[str, Parameter] = {"bundle": str(bundle.absolute()), "bundle_sha256": sha256}
+    if keys is not None:
+        out["trusted_keys"] = str(keys.absolute())
+    if minimum is not None:
+        out |= {"require_evaluation": True, "minimum_score": float(minimum)}
+    return out
 
 
 def _unasked(stamped: bool, clock: bool, periods: float | None) -> set[str]:

@@ -19,7 +19,9 @@ from typing import Any, cast
 
 from deploy.agreement import require_imu
 from deploy.bundle import Bundle, read_bundle
+from deploy.evaluation_stamp import strictest
 from deploy.graph import SIMULATORS, RobotChoice
+from deploy.parameters import read_parameter_file
 from deploy.signing import configured_keys
 from real.config import config_path
 from real.contract import RobotContract
@@ -48,11 +50,14 @@ class Cleared:
         bundle: the verified policy.
         robot: what the robot file says of the robot.
         choice: the plug-in, with ``simulated`` as its class declares it.
+        minimum_score: what the strictest of all who ask wants of the bundle's evaluation; None
+            where nobody asks.
     """
 
     bundle: Bundle
     robot: RobotContract
     choice: RobotChoice
+    minimum_score: float | None = None
 
     def metadata(self, robot: str) -> dict[str, str]:
         """What a recording says of itself, given what was asked for as robot."""
@@ -77,6 +82,7 @@ def preflight(
     record: Path | None = None,
     trusted_keys: Path | None = None,
     minimum_score: float | None = None,
+    params: Path | None = None,
 ) -> Cleared:
     """Check everything that can be checked without starting a node.
 
@@ -88,13 +94,16 @@ def preflight(
         trusted_keys: folder of keys; see :func:`deploy.signing.configured_keys`.
         minimum_score: lowest score of the evaluation that the bundle must carry; None asks for no
             evaluation.
+        params: parameter file of the nodes, which may ask for one, too.
 
     Raises:
         FerryError: the first thing that is wrong.
     """
     require_ros()
     policy = read_bundle(bundle, trusted=configured_keys(trusted_keys))
-    policy.require_evaluation(minimum_score)
+    given = {} if params is None else read_parameter_file(params)
+    minimum = strictest(given, minimum=minimum_score)
+    policy.require_evaluation(minimum)
     spec = _load_robot(policy, robot_name)
     robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)
@@ -102,7 +111,7 @@ def preflight(
     checked = _check_plugin(choice)
     if record is not None:
         _check_record(record)
-    return Cleared(policy, robot, checked)
+    return Cleared(policy, robot, checked, minimum)
 
 
 def _load_robot(policy: Bundle, robot_name: str | None) -> RobotSpec:

@@ -58,9 +58,7 @@ class SafetyNode(StateNode):
         bundle = read_bundle(path, trusted=configured_keys(folder))
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
         contract = self._contract = bundle.require_sha256(pinned).contract
-        asked = self.flag("require_evaluation", False, "refuse a bundle that was never evaluated")
-        score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
-        bundle.require_evaluation(required_score(asked, score))
+        bundle.require_evaluation(self._required_score())
         file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
         settings = load_config(SafetySettings, file) if file else SafetySettings()
         periods = self.number(
@@ -71,12 +69,11 @@ class SafetyNode(StateNode):
             low=0.0,
             high=50.0,
         )
-        if periods:
-            ages = {"state_periods": periods, "command_periods": periods}
-            settings = settings.model_copy(update=ages)
-        self._state_ns = round(settings.state_periods * contract.control_dt_s * 1e9)
-        self._command_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
+        ages = {"state_periods": periods, "command_periods": periods} if periods else {}
+        settings = settings.model_copy(update=ages)
         period_ns = round(contract.control_dt_s * 1e9)
+        self._state_ns = round(settings.state_periods * period_ns)
+        self._command_ns = round(settings.command_periods * period_ns)
         self._silence = Watchdog(
             self._state_ns,
             self._command_ns,
@@ -86,8 +83,7 @@ class SafetyNode(StateNode):
         )
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
         self._vitals = VitalsIn(contract.joint_names, settings.vitals, clock=clock)
-        limits = self._pipeline.filter.limits
-        self._kp, self._kd = limits.kp, limits.kd
+        self._kp, self._kd = self._pipeline.filter.limits.kp, self._pipeline.filter.limits.kd
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
         self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)
@@ -114,6 +110,11 @@ class SafetyNode(StateNode):
         self.every(contract.control_dt_s, self._watchdog)
         self.every(1.0, self._diagnose)
         self.report("ready", mode=self._mode.name)
+
+    def _required_score(self) -> float | None:
+        asked = self.flag("require_evaluation", False, "refuse a bundle that was never evaluated")
+        score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
+        return required_score(asked, score)
 
     # ------------------------------------------------------------ services
 

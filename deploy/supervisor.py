@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from deploy.evaluation_stamp import strictest
 from deploy.graph import Graph, choose_robot, graph
 from deploy.graph_run import GraphReport, Progress, run_graph
 from deploy.options import read_options, safety_file
-from deploy.parameters import read_parameter_file
 from deploy.preflight import Cleared, preflight
 from deploy.processes import Status
 from deploy.schedule import Schedule, tour
@@ -125,30 +123,23 @@ def deploy(
     Raises:
         FerryError: something is wrong that is seen before a node starts.
     """
-    robot_name = _absolute(robot_name)
-    choice = choose_robot(robot, options=read_options(options))
-    given = {} if params is None else read_parameter_file(params)
-    minimum_score = strictest(given, minimum=minimum_score)
     cleared = preflight(
         bundle,
-        choice,
-        robot_name=robot_name,
+        choose_robot(robot, options=read_options(options)),
+        robot_name=_absolute(robot_name),
         record=record,
         trusted_keys=trusted_keys,
         minimum_score=minimum_score,
+        params=params,
     )
     plan = _plan(cleared, schedule, seconds)
     log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
-    try:
-        settings = safety_file(safety, log_dir, base=safety_settings)
-    except FerryError:
-        shutil.rmtree(log_dir)
-        raise
+    settings = _settings(safety, log_dir, base=safety_settings)
     files = _operator_files(plan, log_dir)
     described = graph(
         bundle,
         cleared.choice,
-        robot_name=robot_name or cleared.bundle.contract.robot,
+        robot_name=_absolute(robot_name) or cleared.bundle.contract.robot,
         repeat=plan is not None and seconds is None and schedule is None,
         record=record,
         metadata=cleared.metadata(robot),
@@ -161,20 +152,44 @@ def deploy(
         report=files.get("report"),
         bundle_sha256=cleared.bundle.sha256,
         trusted_keys=trusted_keys,
-        minimum_score=minimum_score,
+        minimum_score=cleared.minimum_score,
         params=params,
     )
+    report = _run(
+        described, log_dir, plan=plan, seconds=seconds, on_status=on_status, progress=progress
+    )
+    told = _read_report(files.get("report"))
+    if report.ok and not any(report.exit_codes.values()):
+        shutil.rmtree(log_dir, ignore_errors=True)
+    return DeployResult(report.ok, report.reason, report, told, record)
+
+
+def _settings(safety: Sequence[str], log_dir: Path, *, base: Path | None) -> Path | None:
+    """The file of safety settings; without one that can be used no folder stays behind."""
+    try:
+        return safety_file(safety, log_dir, base=base)
+    except FerryError:
+        shutil.rmtree(log_dir)
+        raise
+
+
+def _run(
+    described: Graph,
+    log_dir: Path,
+    *,
+    plan: Schedule | None,
+    seconds: float | None,
+    on_status: Status | None,
+    progress: Progress | None,
+) -> GraphReport:
+    """Run the graph: until its operator is done, or without one for so many seconds."""
     if on_status is not None:
         for line in _opening(described, log_dir, armed=plan is not None):
             on_status(line)
     limit = seconds if plan is None else None
-    report = run_graph(
+    return run_graph(
         described, seconds=limit, on_status=on_status, progress=progress, log_dir=log_dir
     )
-    operator = _read_report(files.get("report"))
-    if report.ok and not any(report.exit_codes.values()):
-        shutil.rmtree(log_dir, ignore_errors=True)
-    return DeployResult(report.ok, report.reason, report, operator, record)
 
 
 def _absolute(robot_name: str | None) -> str | None:

@@ -39,10 +39,8 @@ if importlib.util.find_spec("deploy") is None:
             sys.path.append(str(folder))
             break
 
-from deploy.evaluation_stamp import strictest
 from deploy.graph import Graph, choose_robot, graph
 from deploy.options import read_options
-from deploy.parameters import read_parameter_file
 from deploy.preflight import preflight
 from deploy.safety import SafetySettings
 from real.config import load_config
@@ -76,14 +74,12 @@ def misspelt(context: LaunchContext) -> None:
             )
 
 
-def minimum_of(given: dict[str, str], params: Path | None) -> float | None:
-    """The lowest score that is asked for, by an argument or in the parameter file."""
-    text = given["minimum_score"]
+def minimum_of(text: str) -> float | None:
+    """The lowest score that is asked for; None where nothing is."""
     try:
-        minimum = float(text) if text else None
+        return float(text) if text else None
     except ValueError:
         raise FerryError(f"minimum_score:={text}: expected a number from 0 to 1") from None
-    return strictest({} if params is None else read_parameter_file(params), minimum=minimum)
 
 
 def processes(context: LaunchContext) -> list:
@@ -97,14 +93,14 @@ def processes(context: LaunchContext) -> list:
     )
     if settings is not None:
         load_config(SafetySettings, settings)
-    minimum = minimum_of(given, params)
     cleared = preflight(
         bundle,
         choose_robot(given["robot"], options=read_options([], mapping=given["robot_options"])),
         robot_name=given["robot_file"] or None,
         record=record,
         trusted_keys=trusted,
-        minimum_score=minimum,
+        minimum_score=minimum_of(given["minimum_score"]),
+        params=params,
     )
     described = graph(
         bundle,
@@ -116,7 +112,7 @@ def processes(context: LaunchContext) -> list:
         twist_stamped=given["twist_stamped"].lower() == "true",
         bundle_sha256=cleared.bundle.sha256,
         trusted_keys=trusted,
-        minimum_score=minimum,
+        minimum_score=cleared.minimum_score,
         params=params,
     )
     return describe(described)
