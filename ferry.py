@@ -232,7 +232,10 @@ def deploy(
         float | None, typer.Option(min=0.1, help="Stop after this long; else at Ctrl-C.")
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(metavar="FILE.mcap", help="Log every topic here.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.mcap", help="Log every topic here; a folder gets several files."
+        ),
     ] = None,
     robot_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="Your robot's YAML; else the bundle's.")
@@ -245,7 +248,15 @@ def deploy(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Replace a safety setting; repeatable."),
     ] = None,
+    params: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Parameters of the nodes; a misspelt one is refused."),
+    ] = None,
     trusted_keys: bundle_cli.TrustedFolder = None,
+    minimum_score: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="Refuse a bundle not evaluated to this or better."),
+    ] = None,
 ) -> None:
     """Start the ROS 2 graph: policy, safety filter and robot. Ctrl-C stops it safely.
 
@@ -265,7 +276,9 @@ def deploy(
             robot_name=robot_file,
             options=options or [],
             safety=safety or [],
+            params=params,
             trusted_keys=trusted_keys,
+            minimum_score=minimum_score,
         )
     print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:

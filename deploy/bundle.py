@@ -18,7 +18,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from deploy.contract_check import contract_problems
-from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp
+from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp, require_score
 from deploy.onnx_file import BundleError, read_onnx
 from deploy.ports import inputs_of, outputs_of
 from deploy.signing import TrustedKeys, require_signature
@@ -78,6 +78,15 @@ class Bundle:
                 f"{self.source}: its sha256 is {self.sha256}, but {expected} was checked before "
                 "the start: the file has been replaced since; start again"
             )
+        return self
+
+    def require_evaluation(self, minimum: float | None) -> Bundle:
+        """This bundle, if the evaluation it carries lets it through; None: any does.
+
+        Raises:
+            BundleError: it carries none, or one with a lower score.
+        """
+        require_score(self.evaluation, minimum, source=self.source)
         return self
 
     def rows(self) -> dict[str, str]:

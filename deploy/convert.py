@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import Twist, TwistStamped
+from geometry_msgs.msg import PointStamped, Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from numpy.typing import NDArray
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import Imu, JointState
+from sensor_msgs.msg import BatteryState, Imu, JointState, Temperature
 from std_msgs.msg import Float64MultiArray, String
 
 from real.contract import RobotContract
@@ -32,18 +32,23 @@ Array = NDArray[np.float64]
 TOPICS: dict[str, type] = {
     "/joint_states": JointState,
     "/imu/data": Imu,
+    "/motor_temperatures": Temperature,
+    "/battery_state": BatteryState,
+    "/base_height": PointStamped,
     "/cmd_vel": Twist,
     "/policy/joint_command": JointState,
     "/joint_command": JointState,
     "/policy/step": Float64MultiArray,
     "/safety/mode": String,
+    "/safety/step": Float64MultiArray,
     "/diagnostics": DiagnosticArray,
     "/robot/contract": String,
     "/ground_truth/odom": Odometry,
+    "/ground_truth/domain": String,
     "/clock": Clock,
 }
 #: Topics whose last message late subscribers must get.
-LATCHED = frozenset({"/safety/mode", "/robot/contract"})
+LATCHED = frozenset({"/safety/mode", "/robot/contract", "/ground_truth/domain"})
 
 
 def to_ns(stamp: Any) -> int:

@@ -141,3 +141,56 @@ def stamp_of(
 def stamped(data: bytes, stamp: EvaluationStamp) -> bytes:
     """A bundle's bytes with this stamp in place of any it had."""
     return with_metadata(without_metadata(data, EVALUATION_KEY), {EVALUATION_KEY: stamp.to_json()})
+
+
+def required_score(asked: bool, minimum: float) -> float | None:
+    """What ``require_evaluation`` and ``minimum_score`` of a node ask of a bundle.
+
+    Returns:
+        The lowest score, or None where no evaluation is asked for. A minimum above zero asks for
+        one by itself: a score that nobody checks would be a trap.
+    """
+    return minimum if asked or minimum > 0.0 else None
+
+
+def strictest(
+    given: Mapping[str, Mapping[str, Any]], *, minimum: float | None = None
+) -> float | None:
+    """The lowest score that all who ask for one accept.
+
+    Args:
+        given: parameters by node, as :func:`deploy.parameters.read_parameter_file` reads them.
+        minimum: what is asked for elsewhere, e.g. on the command line.
+    """
+    asked = [
+        required_score(
+            bool(values.get("require_evaluation", False)), float(values.get("minimum_score", 0.0))
+        )
+        for values in given.values()
+    ]
+    return max((score for score in [minimum, *asked] if score is not None), default=None)
+
+
+def require_score(stamp: EvaluationStamp | None, minimum: float | None, *, source: str) -> None:
+    """Refuse a bundle that nothing, or too little, speaks for.
+
+    Args:
+        stamp: that the bundle carries.
+        minimum: lowest score; None asks for no evaluation.
+        source: what to call the bundle.
+
+    Raises:
+        BundleError: it carries no evaluation, or its score is below ``minimum``.
+    """
+    if minimum is None:
+        return
+    if stamp is None:
+        raise BundleError(
+            f"{source}: it carries no evaluation, and this robot requires one: `ferry evaluate "
+            f"{source} --stamp {minimum:g}`, then sign it again"
+        )
+    if not stamp.score >= minimum:
+        raise BundleError(
+            f"{source}: its evaluation says {stamp.measure} {stamp.score:.3f} on {stamp.suite}; "
+            f"this robot requires at least {minimum:g}"
+        )

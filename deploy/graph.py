@@ -156,6 +156,7 @@ def graph(
     domain_id: int | None = None,
     bundle_sha256: str = "",
     trusted_keys: Path | None = None,
+    minimum_score: float | None = None,
     params: Path | None = None,
 ) -> Graph:
     """Describe the graph that runs a bundle on a robot.
@@ -182,21 +183,20 @@ def graph(
             not compared.
         trusted_keys: folder of keys with one of which every bundle must be signed, also one that is
             loaded later; None: as the environment says.
+        minimum_score: lowest score of the evaluation that every bundle must carry; None asks for
+            no evaluation, unless ``params`` does.
         params: parameter file for all nodes. What is asked for here wins over it, and it wins over
             what nobody asked for: flags that are off, and the watchdogs of a simulated robot.
     """
     unasked = _unasked(twist_stamped, publish_clock, watchdog_periods)
     if watchdog_periods is None and robot.simulated:
         watchdog_periods = SIMULATION_PERIODS
-    file = str(bundle.absolute())
     nodes: list[NodeSpec] = []
     if schedule is not None:
         nodes.append(
             _operator(schedule, repeat, arm_timeout_s, twist_stamped=twist_stamped, report=report)
         )
-    checked: dict[str, Parameter] = {"bundle": file, "bundle_sha256": bundle_sha256}
-    if trusted_keys is not None:
-        checked["trusted_keys"] = str(trusted_keys.absolute())
+    checked = _checked(bundle, bundle_sha256, trusted_keys, minimum_score)
     policy: dict[str, Parameter] = {**checked, "twist_stamped": twist_stamped}
     nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
     safety: dict[str, Parameter] = dict(checked)
@@ -224,6 +224,18 @@ def graph(
         environment=_environment(simulated=robot.simulated, domain_id=domain_id),
         simulated=robot.simulated,
     )
+
+
+def _checked(
+    bundle: Path, sha256: str, keys: Path | None, minimum: float | None
+) -> dict[str, Parameter]:
+    """What every node that reads the bundle holds it against."""
+    out: dict[str, Parameter] = {"bundle": str(bundle.absolute()), "bundle_sha256": sha256}
+    if keys is not None:
+        out["trusted_keys"] = str(keys.absolute())
+    if minimum is not None:
+        out |= {"require_evaluation": True, "minimum_score": float(minimum)}
+    return out
 
 
 def _unasked(stamped: bool, clock: bool, periods: float | None) -> set[str]:

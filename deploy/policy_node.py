@@ -23,6 +23,7 @@ from rcl_interfaces.msg import SetParametersResult
 from deploy.agreement import changes
 from deploy.bundle import Bundle, read_bundle
 from deploy.convert import CommandWriter, read_twist, to_ns
+from deploy.evaluation_stamp import required_score
 from deploy.modes import Mode
 from deploy.node_base import StateNode, run_node
 from deploy.policy import OnnxPolicy
@@ -58,7 +59,12 @@ class PolicyNode(StateNode):
         folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
         #: Of every bundle, also of one that is loaded later.
         self._trusted = configured_keys(folder)
+        asked = self.flag("require_evaluation", False, "refuse a bundle that was never evaluated")
+        score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
+        #: Of every bundle, as the keys.
+        self._minimum = required_score(asked, score)
         bundle = read_bundle(file, trusted=self._trusted).require_sha256(pinned)
+        bundle.require_evaluation(self._minimum)
         stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
         self._explore = self.flag("explore", False, "sample actions instead of taking the mean")
         seed = self.number("seed", 0, "of the exploration noise", low=0, high=2**31)
@@ -131,6 +137,7 @@ class PolicyNode(StateNode):
         try:
             file = str(self.get_parameter("bundle").value)
             bundle = read_bundle(file, trusted=self._trusted)
+            bundle.require_evaluation(self._minimum)
         except FerryError as error:
             return str(error)
         different = changes(self._contract, bundle.contract)

@@ -19,11 +19,14 @@ from typing import Any, cast
 
 from deploy.agreement import require_imu
 from deploy.bundle import Bundle, read_bundle
+from deploy.evaluation_stamp import strictest
 from deploy.graph import SIMULATORS, RobotChoice
+from deploy.parameters import read_parameter_file
 from deploy.signing import configured_keys
 from real.config import config_path
 from real.contract import RobotContract
 from real.errors import ConfigError, FerryError, nearest
+from real.log_parts import SUFFIX
 from real.spec import RobotSpec, load_robot
 
 #: Message packages of the wire.
@@ -47,11 +50,28 @@ class Cleared:
         bundle: the verified policy.
         robot: what the robot file says of the robot.
         choice: the plug-in, with ``simulated`` as its class declares it.
+        minimum_score: what the strictest of all who ask wants of the bundle's evaluation; None
+            where nobody asks.
     """
 
     bundle: Bundle
     robot: RobotContract
     choice: RobotChoice
+    minimum_score: float | None = None
+
+    def metadata(self, robot: str) -> dict[str, str]:
+        """What a recording says of itself, given what was asked for as robot."""
+        contract, stamp = self.bundle.contract, self.bundle.evaluation
+        return {
+            "bundle_sha256": self.bundle.sha256,
+            "robot": contract.robot,
+            "plugin": robot,
+            "config_hash": contract.config_hash,
+            "git_sha": contract.git_sha,
+            "policy_version": str(contract.policy_version),
+            "contract": contract.to_json(),
+            **({} if stamp is None else {"evaluation": stamp.to_json()}),
+        }
 
 
 def preflight(
@@ -61,6 +81,8 @@ def preflight(
     robot_name: str | None = None,
     record: Path | None = None,
     trusted_keys: Path | None = None,
+    minimum_score: float | None = None,
+    params: Path | None = None,
 ) -> Cleared:
     """Check everything that can be checked without starting a node.
 
@@ -68,14 +90,20 @@ def preflight(
         bundle: the policy file.
         choice: the robot's plug-in.
         robot_name: robot file; the one that the bundle names if None.
-        record: file to record to.
+        record: file to record to, or folder to make for the parts of a recording.
         trusted_keys: folder of keys; see :func:`deploy.signing.configured_keys`.
+        minimum_score: lowest score of the evaluation that the bundle must carry; None asks for no
+            evaluation.
+        params: parameter file of the nodes, which may ask for one, too.
 
     Raises:
         FerryError: the first thing that is wrong.
     """
     require_ros()
     policy = read_bundle(bundle, trusted=configured_keys(trusted_keys))
+    given = {} if params is None else read_parameter_file(params)
+    minimum = strictest(given, minimum=minimum_score)
+    policy.require_evaluation(minimum)
     spec = _load_robot(policy, robot_name)
     robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)
@@ -83,7 +111,7 @@ def preflight(
     checked = _check_plugin(choice)
     if record is not None:
         _check_record(record)
-    return Cleared(policy, robot, checked)
+    return Cleared(policy, robot, checked, minimum)
 
 
 def _load_robot(policy: Bundle, robot_name: str | None) -> RobotSpec:
@@ -227,8 +255,12 @@ def _check_record(path: Path) -> None:
         raise FerryError(f"recording {path}: there is no folder {path.absolute().parent}")
     try:
         # Only trying tells: permissions say nothing about root, read-only and virtual file systems.
-        path.touch(exist_ok=False)
-        path.unlink()
+        if path.suffix == SUFFIX:
+            path.touch(exist_ok=False)
+            path.unlink()
+        else:
+            path.mkdir()
+            path.rmdir()
     except OSError as error:
         raise FerryError(
             f"recording {path} cannot be written: {error.strerror or error}; give a name in a "

@@ -1,7 +1,8 @@
-"""Writes the whole wire to one MCAP file: the exact bytes, as they come.
+"""Writes the whole wire to MCAP: the exact bytes, as they come.
 
-The file opens in standard tools, and a killed recorder loses at most the last second: every
-quarter of a second what came is handed to the operating system as a complete chunk.
+The files open in standard tools, and a killed recorder loses at most the last second. Receiving
+and writing are apart (:mod:`deploy.recording`): while a disk is slow or full, messages wait in a
+buffer of limited size, diagnostics say so, and the robot goes on.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import json
 import os
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -20,11 +19,10 @@ from geometry_msgs.msg import Twist, TwistStamped
 
 from deploy.convert import LATCHED, TOPICS
 from deploy.node_base import LATCH, RECORD, FerryNode, run_node
+from deploy.recording import MIB, Recording, RecordingSettings
+from deploy.records import ERROR, OK, WARN
 from real.errors import FerryError
-from real.log import LogWriter
 
-#: How often what came is made safe [s].
-FLUSH_S = 0.25
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _PRIMITIVES = {"bool", "byte", "char", "float32", "float64", "string", "wstring"} | _INTEGERS
 _SEPARATOR = "=" * 80
@@ -80,24 +78,38 @@ def _types_in(text: str, package: str) -> list[tuple[str, str]]:
 
 
 class RecorderNode(FerryNode):
-    """All topics of the wire -> one MCAP file; see the module."""
+    """All topics of the wire -> MCAP; see the module."""
 
     def __init__(self) -> None:
         super().__init__("recorder_node")
-        path = self.needed("path", "file to write, .mcap")
+        path = self.needed("path", "file to write, .mcap, or folder to make for several")
         metadata = self._metadata()
         stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
-        self._counts: Counter[str] = Counter()
-        self._log = LogWriter(path, metadata={"ferry": metadata}, flush_s=FLUSH_S)
         types = {**TOPICS, "/cmd_vel": TwistStamped if stamped else Twist}
+        self._recording = Recording(
+            Path(path),
+            {topic: _described(type_) for topic, type_ in types.items()},
+            metadata={"ferry": metadata},
+            settings=self._settings(),
+        )
+        self._reported_lost = 0
         for topic, type_ in types.items():
-            package, name = type_.__module__.split(".")[0], type_.__name__
-            self._log.add_topic(topic, f"{package}/msg/{name}", message_definition(package, name))
             qos = LATCH if topic in LATCHED else RECORD
-            self.listen_raw(topic, self._recorder_of(topic), qos=qos, type_=type_)
-        self.every(FLUSH_S, self._log.flush)
+            self.listen_raw(topic, partial(self._record, topic), qos=qos, type_=type_)
         self.every(1.0, self._once_a_second)
         self.report("ready", path=str(path))
+
+    def _settings(self) -> RecordingSettings:
+        buffer = self.number(
+            "buffer_mib", 64.0, "messages that wait for the disk [MiB]", low=0.01, high=4096.0
+        )
+        size = self.number(
+            "split_mib", 512.0, "size of each file in a folder [MiB]", low=0.01, high=65536.0
+        )
+        age = self.number("split_s", 600.0, "length of each file [s]", low=1.0, high=86400.0)
+        return RecordingSettings(
+            buffer_bytes=round(buffer * MIB), split_bytes=round(size * MIB), split_s=age
+        )
 
     def _metadata(self) -> dict[str, str]:
         text = self.text("metadata", "{}", "what the recording is of, a JSON object of texts")
@@ -109,20 +121,47 @@ class RecorderNode(FerryNode):
             raise FerryError("recorder_node: metadata must be a JSON object")
         return {k: str(v) for k, v in cast("dict[str, Any]", values).items()}
 
-    def _recorder_of(self, topic: str) -> Callable[[bytes], None]:
-        return partial(self._record, topic)
-
     def _record(self, topic: str, data: bytes) -> None:
-        self._log.write(topic, data, log_ns=time.time_ns())
-        self._counts[topic] += 1
+        self._recording.put(topic, data, time.time_ns())
 
     def _once_a_second(self) -> None:
-        self.diagnose({"messages": self._log.count, **self._counts}, message="recording")
+        now = self._recording.status()
+        lost, total = sum(now.dropped.values()), sum(now.received.values())
+        level, message = OK, "recording"
+        if now.problem:
+            level, message = ERROR, f"nothing is written: {now.problem}"
+        elif lost > self._reported_lost:
+            level, message = WARN, f"the disk is too slow: {lost - self._reported_lost} lost"
+        self._reported_lost = lost
+        values = {
+            "messages": total,
+            "dropped": lost,
+            "waiting_mib": now.waiting_bytes / MIB,
+            "files": now.parts,
+            **now.received,
+            **{f"dropped {topic}": count for topic, count in now.dropped.items()},
+        }
+        self.diagnose(values, level=level, message=message)
 
     def close(self) -> None:
-        """Write the index and close the file."""
-        self._log.close()
-        self.report("summary", path=str(self._log.path), counts=dict(self._counts))
+        """Write what waits and the index, and close the file."""
+        failure = self._recording.close()
+        if failure:
+            self.get_logger().error(failure)
+        now = self._recording.status()
+        self.report(
+            "summary",
+            path=str(self._recording.path),
+            counts=now.received,
+            dropped=now.dropped,
+            files=now.parts,
+            failure=failure,
+        )
+
+
+def _described(type_: type) -> tuple[str, str]:
+    package, name = type_.__module__.split(".")[0], type_.__name__
+    return f"{package}/msg/{name}", message_definition(package, name)
 
 
 def main() -> None:

@@ -81,6 +81,29 @@ class StepWriter:
         return self.message
 
 
+class VerdictWriter:
+    """What became of a command -> the same kind of message: which state, verdict, mode, reasons.
+
+    ``verdict`` and ``mode`` are the numbers of :class:`deploy.safety_result.Verdict` and
+    :class:`deploy.modes.Mode`; ``violations`` counts the reasons, which diagnostics name.
+    """
+
+    def __init__(self) -> None:
+        sizes = {"stamp": 2, "verdict": 1, "mode": 1, "violations": 1}
+        self.message: Any = Float64MultiArray()
+        self.message.layout.dim = [
+            MultiArrayDimension(label=label, size=size, stride=size)
+            for label, size in sizes.items()
+        ]
+        self._data = shared(self.message, "data", sum(sizes.values()))
+
+    def write(self, stamp_ns: int, verdict: int, mode: int, violations: int) -> Any:
+        """Fill and return :attr:`message`; the stamp is that of the state that was answered."""
+        self._data[:2] = divmod(stamp_ns, 1_000_000_000)
+        self._data[2:] = verdict, mode, violations
+        return self.message
+
+
 def read_step(message: Any) -> StepRecord:
     """What :class:`StepWriter` wrote.
 

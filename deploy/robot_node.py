@@ -21,11 +21,12 @@ from deploy.node_base import FerryNode, run_node
 from deploy.records import ERROR, OK, WARN, OdometryWriter
 from deploy.robot_loop import RobotLoop
 from deploy.timing import Window
+from deploy.vitals_wire import VitalsOut
 from real.contract import RobotContract
 from real.description import link_rotation
 from real.errors import FerryError
 from real.frames import multiply
-from real.robot_io import RobotIO, load_plugin
+from real.robot_io import RobotIO, drawn_world, load_plugin
 from real.signals import RobotState
 from real.spec import RobotSpec, load_robot
 
@@ -79,6 +80,7 @@ class RobotNode(FerryNode):
         self._writer = StateWriter(contract, imu_in_base=not has_description(spec))
         self._reader = CommandReader(contract.actuated, what="/joint_command")
         self._odometry = OdometryWriter(spec.base_link)
+        self._vitals = VitalsOut(contract, self.publish_on)
         self._offset_ns: int | None = None
         self._has_imu = spec.imu_link is not None
         self._joint_states = self.publish_on("/joint_states")
@@ -86,6 +88,7 @@ class RobotNode(FerryNode):
         self._truth = self.publish_on("/ground_truth/odom") if self._robot.simulated else None
         wants_clock = self.flag("publish_clock", False, "publish /clock with the robot's time")
         self._clock_out = self.publish_on("/clock") if wants_clock else None
+        self._world_out = self._tell_world()
         self._contract_out = self.publish_on("/robot/contract")
         self._contract_out.publish(String(data=contract.to_json()))
         self._loop = RobotLoop(
@@ -131,6 +134,15 @@ class RobotNode(FerryNode):
             )
         return robot
 
+    def _tell_world(self) -> Any:
+        """Publish what a simulated world was drawn to be, for the recording; None where hidden."""
+        sample = drawn_world(self._robot)
+        if sample is None:
+            return None
+        out = self.publish_on("/ground_truth/domain")
+        out.publish(String(data=sample.to_json()))
+        return out
+
     # ------------------------------------------------------------ the loop's thread
 
     def _run(self) -> None:
@@ -155,6 +167,7 @@ class RobotNode(FerryNode):
         if self._imu is not None:
             self._imu.publish(self._writer.imu)
         self._joint_states.publish(self._writer.joints)
+        self._vitals.publish(state, stamp)
         if self._truth is not None:
             truth = self._robot.ground_truth()
             if truth is not None:

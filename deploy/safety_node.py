@@ -21,19 +21,21 @@ from std_msgs.msg import String
 from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.convert import CommandReader, CommandWriter, to_ns
+from deploy.evaluation_stamp import required_score
 from deploy.modes import Mode
 from deploy.node_base import StateNode, run_node
-from deploy.records import ERROR, OK, WARN
+from deploy.records import ERROR, OK, WARN, VerdictWriter
 from deploy.safety import SafetySettings, Verdict
 from deploy.safety_pipeline import SafetyPipeline
 from deploy.signing import configured_keys
 from deploy.state_stream import StateStream
 from deploy.timing import TickGrid, Window
+from deploy.vitals_wire import VitalsIn
 from deploy.watchdog import Watchdog
 from real.config import load_config
 from real.contract import RobotContract
 from real.errors import FerryError
-from real.signals import JointCommand
+from real.signals import JointCommand, RobotState
 
 Array = NDArray[np.float64]
 
@@ -56,6 +58,7 @@ class SafetyNode(StateNode):
         bundle = read_bundle(path, trusted=configured_keys(folder))
         pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
         contract = self._contract = bundle.require_sha256(pinned).contract
+        bundle.require_evaluation(self._required_score())
         file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
         settings = load_config(SafetySettings, file) if file else SafetySettings()
         periods = self.number(
@@ -66,12 +69,11 @@ class SafetyNode(StateNode):
             low=0.0,
             high=50.0,
         )
-        if periods:
-            ages = {"state_periods": periods, "command_periods": periods}
-            settings = settings.model_copy(update=ages)
-        self._state_ns = round(settings.state_periods * contract.control_dt_s * 1e9)
-        self._command_ns = round(settings.command_periods * contract.control_dt_s * 1e9)
+        ages = {"state_periods": periods, "command_periods": periods} if periods else {}
+        settings = settings.model_copy(update=ages)
         period_ns = round(contract.control_dt_s * 1e9)
+        self._state_ns = round(settings.state_periods * period_ns)
+        self._command_ns = round(settings.command_periods * period_ns)
         self._silence = Watchdog(
             self._state_ns,
             self._command_ns,
@@ -80,8 +82,8 @@ class SafetyNode(StateNode):
             clock=clock,
         )
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
-        limits = self._pipeline.filter.limits
-        self._kp, self._kd = limits.kp, limits.kd
+        self._vitals = VitalsIn(contract.joint_names, settings.vitals, clock=clock)
+        self._kp, self._kd = self._pipeline.filter.limits.kp, self._pipeline.filter.limits.kd
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
         self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)
@@ -95,9 +97,11 @@ class SafetyNode(StateNode):
         self._violations: Counter[str] = Counter()
         self._latency, self._tick_time = Window(), Window()
         self._command_out = self.publish_on("/joint_command")
+        self._verdict_out, self._record = self.publish_on("/safety/step"), VerdictWriter()
         self._mode_out = self.publish_on("/safety/mode")
         self._mode_out.publish(String(data=self._mode.name))
         self.listen_to_robot()
+        self._vitals.listen_on(self.listen)
         self.listen("/policy/joint_command", self._on_policy)
         self.serve("/arm", self._arm)
         self.serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
@@ -107,6 +111,11 @@ class SafetyNode(StateNode):
         self.every(1.0, self._diagnose)
         self.report("ready", mode=self._mode.name)
 
+    def _required_score(self) -> float | None:
+        asked = self.flag("require_evaluation", False, "refuse a bundle that was never evaluated")
+        score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
+        return required_score(asked, score)
+
     # ------------------------------------------------------------ services
 
     def _arm(self) -> str:
@@ -114,7 +123,7 @@ class SafetyNode(StateNode):
         if self._stream is not None and not reasons:
             try:
                 now = self._stream.stamp_ns or 0
-                reasons = [str(v) for v in self._pipeline.arm(now, self._stream.state())]
+                reasons = [str(v) for v in self._pipeline.arm(now, self._state(self._stream))]
                 self._latest_ns = self._latest_ns if reasons else now
             except FerryError as error:
                 reasons = [str(error)]
@@ -132,7 +141,8 @@ class SafetyNode(StateNode):
             reasons.append("no fresh state from robot_node" + (f": {lacks}" if lacks else ""))
         if self._policy_ns is None or now - self._policy_ns > self._command_ns:
             reasons.append("no fresh command from policy_node (not running, or not warmed up)")
-        return reasons + self._rivals()
+        vitals = self._vitals.problem()
+        return reasons + self._rivals() + ([vitals] if vitals else [])
 
     def _rivals(self) -> list[str]:
         """Topics that more than one node commands on."""
@@ -154,6 +164,7 @@ class SafetyNode(StateNode):
     def _on_contract(self, message: Any) -> None:
         # Latched, so a second one means that the robot's driver was started anew.
         self._fault("robot_node started")
+        self._vitals.forget()
         try:
             robot = RobotContract.from_json(message.data)
             enforced, notes = agree(self._contract, robot)
@@ -210,7 +221,7 @@ class SafetyNode(StateNode):
             # On a busy computer a command can overtake the very state that it answers. After a
             # clock was set back all states are older than those before: stale, so the robot stops.
             self._latest_ns = max(self._latest_ns, state_ns, answered_ns)
-            tick = self._pipeline.step(self._latest_ns, stream.state(), command)
+            tick = self._pipeline.step(self._latest_ns, self._state(stream), command)
         # Whatever went wrong in here, the robot must not move on.
         except Exception as error:
             self._fault(f"{type(error).__name__}: {error}")
@@ -221,6 +232,8 @@ class SafetyNode(StateNode):
             self._command_out.publish(self._writer.targets(answered_ns, tick.command.q_des[0]))
         self._tick_time.add(time.perf_counter() - start)
         verdict = Verdict(int(tick.verdict[0]))
+        told = len(tick.violations) if verdict is not Verdict.PASS or tick.warned else 0
+        self._verdict_out.publish(self._record.write(answered_ns, verdict, int(tick.mode[0]), told))
         self._verdicts[verdict.name] += 1
         if verdict is not Verdict.PASS or tick.warned:
             for violation in tick.violations:
@@ -228,9 +241,12 @@ class SafetyNode(StateNode):
         if Mode(int(tick.mode[0])) is not self._mode:
             self._announce("; ".join(map(str, tick.violations)) if tick.stop[0] else "ramp over")
 
+    def _state(self, stream: StateStream) -> RobotState:
+        return self._vitals.add_to(stream.state())
+
     def _watchdog(self) -> None:
         received_ns = 0 if self._stream is None else self._stream.received_ns
-        silent = self._silence.look(received_ns, self._policy_ns or 0)
+        silent = self._silence.look(received_ns, self._policy_ns or 0) or self._vitals.problem()
         if self._mode not in MOVING:
             return
         rivals = self._rivals()

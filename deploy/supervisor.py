@@ -88,6 +88,8 @@ def deploy(
     arm_timeout_s: float = 30.0,
     domain_id: int | None = None,
     trusted_keys: Path | None = None,
+    minimum_score: float | None = None,
+    params: Path | None = None,
 ) -> DeployResult:
     """Run a bundle on a robot, simulated or not, over ROS 2.
 
@@ -114,30 +116,33 @@ def deploy(
         arm_timeout_s: how long the operator tries to arm [s].
         domain_id: of DDS; None: a free one for simulated robots, the environment's for hardware.
         trusted_keys: folder of keys with one of which the bundle must be signed.
+        minimum_score: lowest score of the evaluation that the bundle must carry; None asks for
+            none, unless ``params`` does. The stricter of the two counts.
+        params: parameter file of the nodes, as ``deploy/share/params.yaml``.
 
     Raises:
         FerryError: something is wrong that is seen before a node starts.
     """
-    robot_name = _absolute(robot_name)
-    choice = choose_robot(robot, options=read_options(options))
     cleared = preflight(
-        bundle, choice, robot_name=robot_name, record=record, trusted_keys=trusted_keys
+        bundle,
+        choose_robot(robot, options=read_options(options)),
+        robot_name=_absolute(robot_name),
+        record=record,
+        trusted_keys=trusted_keys,
+        minimum_score=minimum_score,
+        params=params,
     )
     plan = _plan(cleared, schedule, seconds)
     log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
-    try:
-        settings = safety_file(safety, log_dir, base=safety_settings)
-    except FerryError:
-        shutil.rmtree(log_dir)
-        raise
+    settings = _settings(safety, log_dir, base=safety_settings)
     files = _operator_files(plan, log_dir)
     described = graph(
         bundle,
         cleared.choice,
-        robot_name=robot_name or cleared.bundle.contract.robot,
+        robot_name=_absolute(robot_name) or cleared.bundle.contract.robot,
         repeat=plan is not None and seconds is None and schedule is None,
         record=record,
-        metadata=_metadata(cleared, robot),
+        metadata=cleared.metadata(robot),
         safety_settings=settings,
         twist_stamped=twist_stamped,
         watchdog_periods=watchdog_periods,
@@ -147,18 +152,44 @@ def deploy(
         report=files.get("report"),
         bundle_sha256=cleared.bundle.sha256,
         trusted_keys=trusted_keys,
+        minimum_score=cleared.minimum_score,
+        params=params,
     )
+    report = _run(
+        described, log_dir, plan=plan, seconds=seconds, on_status=on_status, progress=progress
+    )
+    told = _read_report(files.get("report"))
+    if report.ok and not any(report.exit_codes.values()):
+        shutil.rmtree(log_dir, ignore_errors=True)
+    return DeployResult(report.ok, report.reason, report, told, record)
+
+
+def _settings(safety: Sequence[str], log_dir: Path, *, base: Path | None) -> Path | None:
+    """The file of safety settings; without one that can be used no folder stays behind."""
+    try:
+        return safety_file(safety, log_dir, base=base)
+    except FerryError:
+        shutil.rmtree(log_dir)
+        raise
+
+
+def _run(
+    described: Graph,
+    log_dir: Path,
+    *,
+    plan: Schedule | None,
+    seconds: float | None,
+    on_status: Status | None,
+    progress: Progress | None,
+) -> GraphReport:
+    """Run the graph: until its operator is done, or without one for so many seconds."""
     if on_status is not None:
         for line in _opening(described, log_dir, armed=plan is not None):
             on_status(line)
     limit = seconds if plan is None else None
-    report = run_graph(
+    return run_graph(
         described, seconds=limit, on_status=on_status, progress=progress, log_dir=log_dir
     )
-    operator = _read_report(files.get("report"))
-    if report.ok and not any(report.exit_codes.values()):
-        shutil.rmtree(log_dir, ignore_errors=True)
-    return DeployResult(report.ok, report.reason, report, operator, record)
 
 
 def _absolute(robot_name: str | None) -> str | None:
@@ -189,19 +220,6 @@ def _opening(described: Graph, log_dir: Path, *, armed: bool) -> list[str]:
     domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
     lines = [f"ROS domain id: {domain}; logs of the nodes: {log_dir}"]
     return lines if armed else [*lines, "nobody arms this robot: call /arm when it may move"]
-
-
-def _metadata(cleared: Cleared, robot: str) -> dict[str, str]:
-    contract = cleared.bundle.contract
-    return {
-        "bundle_sha256": cleared.bundle.sha256,
-        "robot": contract.robot,
-        "plugin": robot,
-        "config_hash": contract.config_hash,
-        "git_sha": contract.git_sha,
-        "policy_version": str(contract.policy_version),
-        "contract": contract.to_json(),
-    }
 
 
 def _read_report(path: Path | None) -> Mapping[str, Any]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +36,25 @@ class DomainSample:
     values: Mapping[str, list[float]]
     streams: tuple[tuple[int, ...], ...] = ()
     clock: int = 0
+
+    def to_json(self) -> str:
+        """JSON text, as recordings keep it."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> DomainSample:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            FerryError: it is something else.
+        """
+        try:
+            body: Any = json.loads(text)
+            streams = tuple(tuple(int(n) for n in row) for row in body.pop("streams"))
+            values = {str(k): [float(x) for x in v] for k, v in body.pop("values").items()}
+            return DomainSample(values=values, streams=streams, **body)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise FerryError(f"no DomainSample: {text[:80]!r} ({error})") from error
 
 
 @dataclass(frozen=True)

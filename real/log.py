@@ -3,7 +3,8 @@
 A log is written as ROS 2 tools write it (profile ``ros2``, CDR payloads, ``ros2msg`` schemas), so
 that standard tools open it, and read back as arrays without ROS. Reading trusts nothing: stamps
 of zero, negative or centuries away are dropped and counted, types nobody knows are skipped and
-listed, and a file cut short by a power failure is read up to the damage.
+listed, and a file cut short by a power failure is read up to the damage. A folder of parts, as a
+long recording is, is read as one log.
 
 Format: https://mcap.dev/spec and https://mcap.dev/spec/registry#ros2.
 """
@@ -11,11 +12,13 @@ Format: https://mcap.dev/spec and https://mcap.dev/spec/registry#ros2.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mcap.records import Channel, McapRecord, Message, Metadata, Schema
 from mcap.stream_reader import StreamReader
@@ -24,6 +27,7 @@ from mcap.writer import Writer
 from mcap_ros2.decoder import DecoderFactory
 
 from real.errors import FerryError, nearest
+from real.log_parts import parts_of
 from real.log_rows import READERS, Rows, TopicLog
 
 logger = logging.getLogger(__name__)
@@ -31,11 +35,41 @@ logger = logging.getLogger(__name__)
 _MAGIC = b"\x89MCAP0\r\n"
 
 
+class _Spool:
+    """What an MCAP writer wrote and the operating system has not taken yet.
+
+    A full disk takes a part of what it is given, and raises. What it took is forgotten here and
+    nothing else, so that the file goes on without a gap once there is room again.
+    """
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._waiting = bytearray()
+        self.size = 0
+
+    def write(self, data: bytes) -> int:
+        self._waiting += data
+        self.size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """What the MCAP writer calls after each chunk; :meth:`drain` is what reaches the file."""
+
+    def drain(self) -> None:
+        while self._waiting:
+            taken = self._file.write(self._waiting) or 0
+            del self._waiting[:taken]
+
+
 class LogWriter:
     """Writes serialised messages to one MCAP file.
 
     What is older than ``flush_s`` is handed to the operating system at the next write or
-    :meth:`flush`, as a complete chunk: a killed process loses no more than that.
+    :meth:`flush`, as a complete chunk: a killed process loses no more than that. An ``OSError`` of
+    these loses nothing: the next call goes on where it ended.
 
     Args:
         path: file to write; its folder must exist.
@@ -58,16 +92,17 @@ class LogWriter:
         self.path = Path(path)
         self.count = 0
         try:
-            self._stream = self.path.open("wb" if overwrite else "xb")
+            self._stream = self.path.open("wb" if overwrite else "xb", buffering=0)
         except FileExistsError as error:
             raise FerryError(f"log {self.path} exists already; give another name") from error
         except OSError as error:
             raise FerryError(f"log {self.path} cannot be written: {error.strerror}") from error
-        self._writer = Writer(self._stream)
+        self._spool = _Spool(self._stream)
+        self._writer = Writer(cast("Any", self._spool))
         self._writer.start(profile="ros2", library="ferry")
         for name, values in (metadata or {}).items():
             self._writer.add_metadata(name, dict(values))
-        self._stream.flush()
+        self._finished = False
         self._flush_s = flush_s
         self._flushed_s = time.monotonic()
         self._channels: dict[str, int] = {}
@@ -110,16 +145,35 @@ class LogWriter:
         if time.monotonic() - self._flushed_s >= self._flush_s:
             self.flush()
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file so far, without the chunk in progress."""
+        return self._spool.size
+
     def flush(self) -> None:
         """Hand everything to the operating system."""
-        self._writer.flush()
+        if not self._finished:
+            self._writer.flush()
+        self._spool.drain()
         self._flushed_s = time.monotonic()
 
+    def sync(self) -> None:
+        """Wait until the disk has what was flushed, so that a power failure leaves it."""
+        os.fdatasync(self._stream.fileno())
+
     def close(self) -> None:
-        """Write the index and close. May be called twice."""
-        if not self._stream.closed:
+        """Write the index and close. May be called twice, also after an ``OSError``."""
+        if self._stream.closed:
+            return
+        if not self._finished:
             self._writer.finish()
-            self._stream.close()
+            self._finished = True
+        self._spool.drain()
+        self._stream.close()
+
+    def abandon(self) -> None:
+        """Close without what the disk has not taken."""
+        self._stream.close()
 
     def __enter__(self) -> LogWriter:
         return self
@@ -133,11 +187,11 @@ class Log:
     """A log as arrays.
 
     Attributes:
-        path: the file.
+        path: the file, or the folder of parts.
         topics: by name.
         metadata: records of text, name -> (key -> value).
         skipped: topics that were not decoded, with the reason.
-        damage: what ended the reading early, or None.
+        damage: what ended the reading of a file early, or which parts are absent; or None.
     """
 
     path: Path
@@ -156,53 +210,84 @@ def read_log(path: str | Path, *, topics: Sequence[str] | None = None) -> Log:
     """Read a log.
 
     Args:
-        path: an MCAP file with ROS 2 messages.
+        path: an MCAP file with ROS 2 messages, or a folder with the parts of one recording.
         topics: the topics needed; others are not decoded. None reads all.
 
     Raises:
-        FerryError: no such file, not MCAP, or a needed topic is not in it.
+        FerryError: no such file, not MCAP, a folder without parts or with those of several
+            recordings, or a needed topic is not in it.
     """
     file = Path(path)
-    rows: dict[str, Rows] = {}
-    skipped: dict[str, str] = {}
-    metadata: dict[str, dict[str, str]] = {}
-    schemas: dict[int, Schema] = {}
-    channels: dict[int, Channel] = {}
-    decoders = DecoderFactory()
-    damage: list[str] = []
-    for record in _records(file, damage):
-        if isinstance(record, Schema):
-            schemas[record.id] = record
-        elif isinstance(record, Metadata):
-            metadata[record.name] = dict(record.metadata)
-        elif isinstance(record, Channel):
-            channels[record.id] = record
-        elif isinstance(record, Message):
-            topic = channels[record.channel_id].topic if record.channel_id in channels else ""
-            if topic in skipped or not topic or (topics is not None and topic not in topics):
-                continue
-            if topic not in rows:
-                channel = channels[record.channel_id]
-                found = _open_topic(channel, schemas.get(channel.schema_id), decoders)
-                if isinstance(found, str):
-                    skipped[topic] = found
-                    continue
-                rows[topic] = found
-            rows[topic].add(record.data, record.log_time)
+    files, absent = parts_of(file) if file.is_dir() else ([file], "")
+    reading = _Reading(topics)
+    if absent:
+        reading.damage.append(absent)
+    for part in files:
+        damage = reading.read(part)
+        if damage:
+            reading.damage.append(damage if part is file else f"{part.name} is {damage}")
     for topic in topics or ():
-        if topic not in rows:
-            raise FerryError(_absent(file, topic, [c.topic for c in channels.values()], skipped))
-    for topic, reason in skipped.items():
+        if topic not in reading.rows:
+            raise FerryError(_absent(file, topic, reading.seen, reading.skipped))
+    for topic, reason in reading.skipped.items():
         logger.warning("%s: %s is left out: %s", file, topic, reason)
-    if damage:
-        logger.warning("%s: %s", file, damage[0])
+    for damage in reading.damage:
+        logger.warning("%s: %s", file, damage)
     return Log(
         path=file,
-        topics={topic: r.finish() for topic, r in rows.items()},
-        metadata=metadata,
-        skipped=skipped,
-        damage=damage[0] if damage else None,
+        topics={topic: r.finish() for topic, r in reading.rows.items()},
+        metadata=reading.metadata,
+        skipped=reading.skipped,
+        damage="; ".join(reading.damage) or None,
     )
+
+
+class _Reading:
+    """What has been read so far of one or several files.
+
+    Args:
+        topics: the topics needed, or None for all.
+    """
+
+    def __init__(self, topics: Sequence[str] | None) -> None:
+        self.rows: dict[str, Rows] = {}
+        self.skipped: dict[str, str] = {}
+        self.metadata: dict[str, dict[str, str]] = {}
+        self.seen: list[str] = []
+        self.damage: list[str] = []
+        self._topics = topics
+        self._decoders = DecoderFactory()
+
+    def read(self, file: Path) -> str:
+        """Add a file; returns what ended it early, or nothing."""
+        # Ids are those of one file: another part may number its channels otherwise.
+        schemas: dict[int, Schema] = {}
+        channels: dict[int, Channel] = {}
+        damage: list[str] = []
+        for record in _records(file, damage):
+            if isinstance(record, Schema):
+                schemas[record.id] = record
+            elif isinstance(record, Metadata):
+                self.metadata[record.name] = dict(record.metadata)
+            elif isinstance(record, Channel):
+                channels[record.id] = record
+                self.seen.append(record.topic)
+            elif isinstance(record, Message) and record.channel_id in channels:
+                channel = channels[record.channel_id]
+                self._add(record, channel, schemas.get(channel.schema_id))
+        return damage[0] if damage else ""
+
+    def _add(self, record: Message, channel: Channel, schema: Schema | None) -> None:
+        topic = channel.topic
+        if topic in self.skipped or (self._topics is not None and topic not in self._topics):
+            return
+        if topic not in self.rows:
+            found = _open_topic(channel, schema, self._decoders)
+            if isinstance(found, str):
+                self.skipped[topic] = found
+                return
+            self.rows[topic] = found
+        self.rows[topic].add(record.data, record.log_time)
 
 
 def _absent(

@@ -49,7 +49,7 @@ class TopicLog:
         log_ns: ``[n]`` time of reception [ns].
         values: field -> array with n rows. Joint fields are mapped by name to ``names``; a
             command without positions (the safe stop) is a row of NaN. Quaternions are wxyz.
-        text: ``[n]`` strings of a text topic, else empty.
+        text: ``[n]`` strings of a text topic, frames of a topic of temperatures, else empty.
         names: joints in the order of the columns, else empty.
         dropped: rows left out for a stamp of zero, below zero or beyond the year 2100.
         refused: rows left out for joints or sizes that do not fit the first message, or for
@@ -212,6 +212,15 @@ def _imu(m: Any) -> Row:
     )
 
 
+def _point(m: Any) -> Row:
+    return Row(_header_ns(m), {"position": _vector(m.point)})
+
+
+def _temperature(m: Any) -> Row:
+    """The frame says whose temperature it is."""
+    return Row(_header_ns(m), {"temperature": _floats([m.temperature])}, str(m.header.frame_id))
+
+
 def _odometry(m: Any) -> Row:
     pose = m.pose.pose
     return Row(
@@ -255,6 +264,9 @@ def _diagnostics(m: Any) -> Row:
 READERS: dict[str, Callable[[Any], Row]] = {
     "sensor_msgs/msg/JointState": _joints,
     "sensor_msgs/msg/Imu": _imu,
+    "sensor_msgs/msg/BatteryState": lambda m: Row(_header_ns(m), {"voltage": _floats([m.voltage])}),
+    "sensor_msgs/msg/Temperature": _temperature,
+    "geometry_msgs/msg/PointStamped": _point,
     "nav_msgs/msg/Odometry": _odometry,
     "geometry_msgs/msg/Twist": lambda m: Row(None, _twist(m)),
     "geometry_msgs/msg/TwistStamped": lambda m: Row(_header_ns(m), _twist(m.twist)),

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from real.domain import DomainSample
 from real.errors import FerryError, nearest
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
@@ -72,6 +73,26 @@ class RobotIO(Protocol):
     def close(self) -> None:
         """Stop safely and release everything. May be called twice."""
         ...
+
+
+@runtime_checkable
+class DrawnWorld(Protocol):
+    """What a simulated robot may offer beside :class:`RobotIO`, if it may be known."""
+
+    def domain_sample(self) -> DomainSample | None:
+        """What was drawn for its world; None from one whose truth is hidden."""
+        ...
+
+
+def drawn_world(robot: RobotIO) -> DomainSample | None:
+    """What was drawn for a simulated robot's world; None for hardware, and where it is hidden.
+
+    A stand-in for hardware, with which identification is tried, hides it: a recording that told
+    the answer would make the trial worthless.
+    """
+    if not robot.simulated or not isinstance(robot, DrawnWorld):
+        return None
+    return robot.domain_sample()
 
 
 def load_plugin(path: str, robot: RobotSpec, *, options: Mapping[str, Any]) -> RobotIO:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from real.domain import DomainSample
 from real.errors import FerryError
 from real.robot_io import GroundTruth
 from real.signals import JointCommand, RobotState
@@ -46,6 +47,8 @@ class SimRobot:
         engine: Engine,
         *,
         hold_until_commanded: bool = True,
+        sample: DomainSample | None = None,
+        hide_truth: bool = False,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Take over an engine.
@@ -54,6 +57,8 @@ class SimRobot:
             engine: with one world; closed by :meth:`close`.
             hold_until_commanded: keep the default pose until the first command with a position
                 gain.
+            sample: what was drawn for the engine's world, if anybody knows.
+            hide_truth: say neither that nor where the robot is, as hardware.
             clock: read once, at :meth:`start` [ns]; stamps are its time then plus simulated time.
 
         Raises:
@@ -65,6 +70,8 @@ class SimRobot:
         self.command_timeout_s: float | None = engine.robot.physics_dt_s
         self._engine = engine
         self._clock = clock
+        self._sample = sample
+        self._hidden = hide_truth
         self._hold_at_start = hold_until_commanded
         self._held = False
         self._origin_ns: int | None = None
@@ -107,8 +114,8 @@ class SimRobot:
         return state
 
     def ground_truth(self) -> GroundTruth | None:
-        """The truth behind the newest state; None before :meth:`start`."""
-        if self._truth is None:
+        """The truth behind the newest state; None before :meth:`start`, or if it is hidden."""
+        if self._truth is None or self._hidden:
             return None
         truth = self._truth
         return GroundTruth(
@@ -118,6 +125,10 @@ class SimRobot:
             lin_vel_b=truth.lin_vel_b[0].copy(),
             ang_vel_b=truth.robot.gyro_b[0].copy(),
         )
+
+    def domain_sample(self) -> DomainSample | None:
+        """What was drawn for its world; None where nobody knows, or if it is hidden."""
+        return None if self._hidden else self._sample
 
     def close(self) -> None:
         """Close the engine. May be called twice."""
@@ -153,6 +164,7 @@ class _BuiltRobot(SimRobot):
         robot: what it shall be.
         friction: contact friction of robot and floor.
         hold_until_commanded: see :class:`SimRobot`.
+        hide_truth: see :class:`SimRobot`.
     """
 
     def __init__(
@@ -161,9 +173,16 @@ class _BuiltRobot(SimRobot):
         *,
         friction: float = FLOOR_FRICTION,
         hold_until_commanded: bool = True,
+        hide_truth: bool = False,
     ) -> None:
         engine = self._build(robot, friction)
-        super().__init__(engine, hold_until_commanded=hold_until_commanded)
+        super().__init__(
+            engine,
+            hold_until_commanded=hold_until_commanded,
+            # Nothing else differs from the nominal robot, and nothing was drawn by chance.
+            sample=DomainSample(seed=0, values={"friction": [friction]}),
+            hide_truth=hide_truth,
+        )
 
     @staticmethod
     def _build(robot: RobotSpec, friction: float) -> Engine:

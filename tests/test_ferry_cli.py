@@ -68,7 +68,7 @@ def test_the_commands_take_the_documented_options() -> None:
         "train": "--set --out --resume --minutes --steps",
         "evaluate": "--suite --episodes --seed --which --json --stamp",
         "export": "--out",
-        "deploy": "--robot --seconds --record --trusted-keys",
+        "deploy": "--robot --seconds --record --params --trusted-keys --minimum-score",
         "inspect": "--trusted-keys",
         "sign": "--key",
         "bench sim": "--json",
@@ -333,6 +333,17 @@ def test_the_help_of_evaluate_names_every_suite() -> None:
 def test_an_option_of_no_plug_in_ends_with_2_before_anything_starts() -> None:
     done = run("deploy", str(BUNDLE), "--robot", "loopback", "--option", "port=3")
     assert_refused(done, "no option 'port'", "viscosity")
+
+
+@pytest.mark.ros
+def test_a_parameter_that_no_node_has_ends_with_2_and_names_the_nearest(tmp_path: Path) -> None:
+    params = tmp_path / "my.yaml"
+    params.write_text("safety_node: {ros__parameters: {watchdog_period: 4}}\n")
+    done = run("deploy", str(BUNDLE), "--robot", "loopback", "--params", str(params))
+    assert_refused(done, "my.yaml", "'watchdog_period'", "did you mean 'watchdog_periods'")
+    params.write_text("policy_node: {ros__parameters: {minimum_score: 1}}\n")
+    done = run("deploy", str(BUNDLE), "--robot", "loopback", "--params", str(params))
+    assert_refused(done, "a1_walk.onnx", "evaluation", "requires")
 
 
 def test_a_message_of_several_lines_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ Nobody arms the robot here: call `/arm` (std_srvs/srv/Trigger) when it may move.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from launch.actions import (
     DeclareLaunchArgument,
     EmitEvent,
     ExecuteProcess,
+    LogInfo,
     OpaqueFunction,
     RegisterEventHandler,
     SetEnvironmentVariable,
@@ -37,11 +39,12 @@ if importlib.util.find_spec("deploy") is None:
             sys.path.append(str(folder))
             break
 
-from deploy.graph import choose_robot, graph
+from deploy.graph import Graph, choose_robot, graph
 from deploy.options import read_options
 from deploy.preflight import preflight
 from deploy.safety import SafetySettings
 from real.config import load_config
+from real.errors import FerryError
 
 ARGUMENTS = {
     "bundle": ("", "the policy, an .onnx bundle"),
@@ -49,44 +52,78 @@ ARGUMENTS = {
     "robot_file": ("", "robot file, by name or path; empty: the one that the bundle names"),
     "robot_options": ("{}", "options of a driver, a YAML mapping such as {port: /dev/ttyUSB0}"),
     "safety_settings": ("", "YAML file of deploy.safety.SafetySettings; empty: the defaults"),
-    "record": ("", "MCAP file to record to; empty: no recording"),
+    "record": ("", "MCAP file to record to, or folder to make for several; empty: no recording"),
     "params": ("", "parameter file of the nodes, as share/ferry/config/params.yaml; or empty"),
     "trusted_keys": ("", "folder of public keys; empty: $FERRY_TRUSTED_KEYS"),
+    "minimum_score": ("", "of the evaluation that the bundle must carry, 0 to 1; empty: none"),
     "twist_stamped": ("false", "/cmd_vel is a TwistStamped"),
 }
 
 
+def misspelt(context: LaunchContext) -> None:
+    """Refuse `safety_setings:=...`, over which `ros2 launch` passes: the robot would run without.
+
+    Only what is almost one of our names: this file may be included by another with its own.
+    """
+    for given in getattr(context, "argv", []):
+        name, walrus, _ = given.partition(":=")
+        close = difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.8)
+        if walrus and name not in ARGUMENTS and close:
+            raise FerryError(
+                f"robot.launch.py has no argument {name!r} (did you mean {close[0]!r}?)"
+            )
+
+
+def minimum_of(text: str) -> float | None:
+    """The lowest score that is asked for; None where nothing is."""
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise FerryError(f"minimum_score:={text}: expected a number from 0 to 1") from None
+
+
 def processes(context: LaunchContext) -> list:
     """The graph's environment and processes, for the values of the arguments."""
+    misspelt(context)
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     bundle = Path(given["bundle"])
-    record = Path(given["record"]) if given["record"] else None
-    trusted = Path(given["trusted_keys"]) if given["trusted_keys"] else None
-    settings = Path(given["safety_settings"]) if given["safety_settings"] else None
-    params = Path(given["params"]) if given["params"] else None
+    record, trusted, settings, params = (
+        Path(given[name]) if given[name] else None
+        for name in ("record", "trusted_keys", "safety_settings", "params")
+    )
     if settings is not None:
         load_config(SafetySettings, settings)
-    options = read_options([], mapping=given["robot_options"])
     cleared = preflight(
         bundle,
-        choose_robot(given["robot"], options=options),
+        choose_robot(given["robot"], options=read_options([], mapping=given["robot_options"])),
         robot_name=given["robot_file"] or None,
         record=record,
         trusted_keys=trusted,
+        minimum_score=minimum_of(given["minimum_score"]),
+        params=params,
     )
     described = graph(
         bundle,
         cleared.choice,
         robot_name=given["robot_file"] or cleared.bundle.contract.robot,
         record=record,
-        metadata={"bundle_sha256": cleared.bundle.sha256, "plugin": given["robot"]},
+        metadata=cleared.metadata(given["robot"]),
         safety_settings=settings,
         twist_stamped=given["twist_stamped"].lower() == "true",
         bundle_sha256=cleared.bundle.sha256,
         trusted_keys=trusted,
+        minimum_score=cleared.minimum_score,
         params=params,
     )
+    return describe(described)
+
+
+def describe(described: Graph) -> list:
+    """What `launch` does to start a graph, and to end all of it with any of its nodes."""
     actions: list = [SetEnvironmentVariable(k, v) for k, v in described.environment.items()]
+    # A simulated graph takes a free domain: without its id nobody could call `/arm`.
+    domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
+    actions.append(LogInfo(msg=f"ROS domain id: {domain}; call /arm when the robot may move"))
     for node in described.nodes:
         process = ExecuteProcess(cmd=node.command(), name=node.name, output="screen")
         # One node gone: stop all of them, which ends in the safe stop.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from std_msgs.msg import String
 
 from deploy.convert import set_quaternion, set_stamp, set_vector
 from deploy.robot_node import contract_of
+from real.domain import DomainSample
 from real.frames import from_rpy
 from real.loopback import LoopbackRobot
 from real.spec import load_robot
@@ -37,6 +40,35 @@ class BlockingRobot(LoopbackRobot):
         if self._when.exists():
             threading.Event().wait()
         return super().exchange(command)
+
+
+class WarmRobot(LoopbackRobot):
+    """It reports the vitals that a file says, and what its world was drawn to be.
+
+    Args:
+        robot: what it pretends to be.
+        vitals: JSON file: ``temperature`` by joint [°C], ``voltage`` [V], ``height`` [m].
+        **options: of the loopback robot.
+    """
+
+    def __init__(self, robot, *, vitals, **options):
+        super().__init__(robot, **options)
+        self._joints = robot.joint_names
+        self._vitals = Path(vitals)
+
+    def exchange(self, command):
+        state = super().exchange(command)
+        said = json.loads(self._vitals.read_text())
+        hot = [said["temperature"].get(name, np.nan) for name in self._joints]
+        return replace(
+            state,
+            temperature=np.array([hot]),
+            voltage=np.array([said["voltage"]]),
+            height=np.array([said["height"]]),
+        )
+
+    def domain_sample(self):
+        return DomainSample(seed=3, values={"friction": [0.7]})
 
 
 class Voice:

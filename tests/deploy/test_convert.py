@@ -244,14 +244,19 @@ def test_the_wire_uses_the_types_that_the_design_names():
     assert found == {
         "/joint_states": "JointState",
         "/imu/data": "Imu",
+        "/motor_temperatures": "Temperature",
+        "/battery_state": "BatteryState",
+        "/base_height": "PointStamped",
         "/cmd_vel": "Twist",
         "/policy/joint_command": "JointState",
         "/joint_command": "JointState",
         "/policy/step": "Float64MultiArray",
         "/safety/mode": "String",
+        "/safety/step": "Float64MultiArray",
         "/diagnostics": "DiagnosticArray",
         "/robot/contract": "String",
         "/ground_truth/odom": "Odometry",
+        "/ground_truth/domain": "String",
         "/clock": "Clock",
     }
     assert Imu is TOPICS["/imu/data"]

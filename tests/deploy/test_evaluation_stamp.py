@@ -8,7 +8,7 @@ import pytest
 
 import ferry
 from deploy.bundle import DIGEST_KEY, BundleError, parse_bundle
-from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp, stamp_of, stamped
+from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp, stamp_of, stamped, strictest
 from deploy.onnx_file import read_onnx, with_metadata, without_metadata
 from real.errors import FerryError
 from tests.deploy.stand_bundle import write_bundle
@@ -97,6 +97,29 @@ def test_a_bundle_below_the_score_that_was_asked_for_gets_no_stamp():
     nothing = {**RESULT, "tracking": {"mean": float("nan"), "low": 0.0, "high": 0.0}}
     with pytest.raises(FerryError, match="not stamped"):
         stamp_of(nothing, digest="d")
+
+
+def test_a_robot_that_requires_an_evaluation_refuses_none_and_a_low_one(good):
+    bare = parse_bundle(good, source="p.onnx")
+    passed = parse_bundle(stamped(good, stamp(good)), source="p.onnx")
+    assert bare.require_evaluation(None) is bare
+    assert passed.require_evaluation(0.93) is passed
+    with pytest.raises(BundleError, match=r"p\.onnx: it carries no evaluation.*--stamp 0`"):
+        bare.require_evaluation(0.0)
+    with pytest.raises(BundleError, match=r"tracking 0\.930 on nominal; this robot.*least 0\.94"):
+        passed.require_evaluation(0.94)
+
+
+def test_the_strictest_of_all_who_ask_counts():
+    assert strictest({}) is None
+    assert strictest({"policy_node": {"require_evaluation": False}}) is None
+    assert strictest({"policy_node": {"require_evaluation": True}}) == 0.0
+    # A minimum that nobody looks at would be a trap, so it asks by itself.
+    assert strictest({"policy_node": {}, "safety_node": {"minimum_score": 1}}) == 1.0
+    both = {"policy_node": {"require_evaluation": True}, "safety_node": {"minimum_score": 0.6}}
+    assert strictest(both) == 0.6
+    assert strictest(both, minimum=0.7) == 0.7
+    assert strictest(both, minimum=0.0) == 0.6
 
 
 def test_a_stamp_does_not_hide_a_change_of_the_graph(good):

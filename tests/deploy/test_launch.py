@@ -7,9 +7,15 @@ commands and the environment are compared with the graph in every run.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
+import re
 import runpy
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +24,7 @@ import pytest
 from deploy.bundle import read_bundle
 from deploy.graph import choose_robot, graph
 from real.errors import FerryError
+from real.log import read_log
 from tests.deploy.stand_bundle import write_bundle
 
 pytestmark = pytest.mark.ros
@@ -29,6 +36,7 @@ NAMES = {
         "DeclareLaunchArgument",
         "EmitEvent",
         "ExecuteProcess",
+        "LogInfo",
         "OpaqueFunction",
         "RegisterEventHandler",
         "SetEnvironmentVariable",
@@ -74,6 +82,7 @@ def given(tmp_path):
         "safety_settings": str(settings),
         "record": str(tmp_path / "out.mcap"),
         "twist_stamped": "true",
+        "minimum_score": "",
     }
 
 
@@ -103,6 +112,8 @@ def test_it_starts_exactly_the_graph(load, given):
     }
     assert variables.keys() == described.environment.keys()
     assert variables["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    (told,) = [a.options["msg"] for a in actions if isinstance(a, kinds["LogInfo"])]
+    assert told.startswith(f"ROS domain id: {variables['ROS_DOMAIN_ID']};")
 
 
 def test_the_end_of_any_node_shuts_all_down(load, given):
@@ -132,11 +143,75 @@ def test_a_mistake_is_found_before_a_process_is_described(load, given):
         defined["processes"]({**given, "bundle": "none.onnx"})
 
 
+def test_a_misspelt_argument_is_refused_and_one_of_another_file_is_not(load, given):
+    """`ros2 launch` takes any name and passes over those that nobody declares."""
+    defined, _ = load
+
+    class Context(dict):
+        argv = ("safety_setings:=my.yaml", "front_camera:=usb")
+
+    with pytest.raises(FerryError, match=r"'safety_setings'.*did you mean 'safety_settings'"):
+        defined["processes"](Context(given))
+    Context.argv = ("robot:=loopback", "robot_name:=spot", "front_camera:=usb")
+    assert defined["processes"](Context(given))
+
+
+def test_a_bundle_that_was_never_evaluated_is_refused_where_that_is_asked(load, given):
+    defined, _ = load
+    with pytest.raises(FerryError, match=r"stand\.onnx: it carries no evaluation"):
+        defined["processes"]({**given, "minimum_score": "0.5"})
+    with pytest.raises(FerryError, match="minimum_score:=high: expected a number"):
+        defined["processes"]({**given, "minimum_score": "high"})
+
+
+SERVICE = """
+import sys
+from launch import LaunchDescription, LaunchService
+from launch.actions import IncludeLaunchDescription
+from launch.launch_description_sources import AnyLaunchDescriptionSource
+service = LaunchService(argv=sys.argv[2:])
+arguments = [tuple(a.split(":=", 1)) for a in sys.argv[2:]]
+source = AnyLaunchDescriptionSource(sys.argv[1])
+included = IncludeLaunchDescription(source, launch_arguments=arguments)
+service.include_launch_description(LaunchDescription([included]))
+sys.exit(service.run())
+"""
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("launch") is None, reason="the launch packages are not installed"
 )
-def test_the_real_launch_reads_it():
-    from launch import LaunchDescription
-    from launch.launch_description_sources import get_launch_description_from_any_launch_file
+def test_the_real_launch_starts_the_graph_and_ends_all_of_it_with_any_node(given, tmp_path):
+    given = {k: v for k, v in given.items() if v and k != "safety_settings"}
+    command = [sys.executable, "-c", SERVICE, str(FILE), *(f"{k}:={v}" for k, v in given.items())]
+    environment = {**os.environ, "ROS_LOG_DIR": str(tmp_path / "log"), "PYTHONUNBUFFERED": "1"}
+    with (tmp_path / "said").open("w+") as said:
+        launched = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+    try:
+        deadline = time.monotonic() + 60.0
+        while not _recorded(Path(given["record"])):
+            assert launched.poll() is None, (tmp_path / "said").read_text()
+            assert time.monotonic() < deadline, (tmp_path / "said").read_text()
+            time.sleep(0.2)
+        told = (tmp_path / "said").read_text()
+        assert "ROS domain id: " in told
+        pids = dict(re.findall(r"\[(\w+)-\d\]: process started with pid \[(\d+)\]", told))
+        assert set(pids) == {"policy_node", "safety_node", "robot_node", "recorder_node"}
+        os.kill(int(pids["policy_node"]), signal.SIGKILL)
+        launched.wait(timeout=60.0)
+    finally:
+        launched.kill()
+        launched.wait()
+    told = (tmp_path / "said").read_text()
+    for name in set(pids) - {"policy_node"}:
+        assert re.search(rf"\[{name}-\d\]: process has finished cleanly", told), told
+    log = read_log(given["record"])
+    assert log.damage is None
+    assert {"bundle_sha256", "contract", "robot"} <= log.metadata["ferry"].keys()
 
-    assert isinstance(get_launch_description_from_any_launch_file(str(FILE)), LaunchDescription)
+
+def _recorded(record):
+    """Whether a command has reached the recording: then all nodes run and have met."""
+    with contextlib.suppress(FerryError):
+        return bool(len(read_log(record, topics=["/joint_command"])["/joint_command"]))
+    return False

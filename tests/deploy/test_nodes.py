@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,7 +19,9 @@ from geometry_msgs.msg import Twist, TwistStamped
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
+from deploy.bundle import read_bundle
 from deploy.convert import set_stamp, to_ns
+from deploy.evaluation_stamp import stamp_of, stamped
 from deploy.modes import Mode
 from deploy.policy_node import COMMAND_AGE_S
 from deploy.robot_node import contract_of
@@ -246,9 +249,20 @@ def test_another_bundle_is_loaded_while_stopped_and_refused_if_it_is_another_con
         probe.arm()
 
 
+def evaluated(bundle):
+    """Write into a bundle that somebody found it good."""
+    told = {"mean": 0.95, "low": 0.9, "high": 1.0}
+    result = {"suite": "nominal", "episodes": 5, "seed": 0, "measure": "tracking"}
+    result |= {"tracking": told, "falls_per_minute": 0.0, "clamped_share": 0.0}
+    stamp = stamp_of(result, digest=read_bundle(bundle).digest)
+    bundle.write_bytes(stamped(bundle.read_bytes(), stamp))
+    return bundle
+
+
 def test_with_trusted_keys_only_signed_bundles_start_and_only_those_are_loaded_later(tmp_path):
+    """The order is: evaluate, stamp, sign; the robot requires both."""
     described = describe(tmp_path)
-    bundle = tmp_path / "stand.onnx"
+    bundle = evaluated(tmp_path / "stand.onnx")
     make_keys(tmp_path / "keys" / "fleet")
     for node in ("policy_node", "safety_node"):
         parameters = ["-p", f"bundle:={bundle}", "-p", f"trusted_keys:={tmp_path / 'keys'}"]
@@ -258,13 +272,19 @@ def test_with_trusted_keys_only_signed_bundles_start_and_only_those_are_loaded_l
         assert "it is not signed (there is no stand.onnx.sig)" in done.stderr
     write_signature(bundle, bundle.read_bytes(), tmp_path / "keys" / "fleet")
     for node in ("policy_node", "safety_node"):
-        described = with_parameters(described, node, trusted_keys=str(tmp_path / "keys"))
+        described = with_parameters(
+            described, node, trusted_keys=str(tmp_path / "keys"), minimum_score=0.9
+        )
     other = write_bundle(tmp_path / "other.onnx", gain=0.1)
     with running(described, tmp_path) as (_, probe):
         probe.until(lambda: bool(probe.commands), "the safety node speaks")
         probe.settle("policy_node", "bundle", str(other))
         success, why = probe.call("/policy/reload")
         assert (success, "other.onnx: it is not signed" in why) == (False, True)
+        write_signature(other, other.read_bytes(), tmp_path / "keys" / "fleet")
+        success, why = probe.call("/policy/reload")
+        assert (success, "other.onnx: it carries no evaluation" in why) == (False, True)
+        evaluated(other)
         write_signature(other, other.read_bytes(), tmp_path / "keys" / "fleet")
         assert probe.call("/policy/reload") == (True, "")
 
@@ -282,6 +302,16 @@ def test_nodes_refuse_to_start_on_other_bytes_than_were_checked(tmp_path):
         )
         assert done.returncode == 2, done.stderr
         assert "but c0ffee was checked before the start" in done.stderr
+    extra = ["-p", f"bundle:={bundle}", "-p", "require_evaluation:=true"]
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.safety_node", "--ros-args", *extra],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "it carries no evaluation, and this robot requires one" in done.stderr
 
 
 def test_a_robot_whose_imu_is_silent_is_not_armed_and_the_reason_is_told(tmp_path):
@@ -397,7 +427,7 @@ def test_signals_end_every_node_in_order(tmp_path, number):
     assert read_log(tmp_path / "out.mcap").damage is None
 
 
-def test_a_killed_recorder_leaves_all_that_it_had_written_down(tmp_path):
+def test_a_full_disk_stops_nobody_and_a_killed_recorder_leaves_all_it_had_written_down(tmp_path):
     """It does so every quarter of a second: nobody must end it for that."""
     record = tmp_path / "out.mcap"
 
@@ -407,7 +437,18 @@ def test_a_killed_recorder_leaves_all_that_it_had_written_down(tmp_path):
         return 0
 
     with running(describe(tmp_path, record=record), tmp_path) as (run, probe):
-        probe.until(lambda: len(probe.states) > 300, "states")
+        probe.arm()
+        probe.until_said("recorder_node", "recording")
+        pid, no_limit = run.processes["recorder_node"].pid, resource.RLIM_INFINITY
+        # The limit on the size of a file stands in for the disk's.
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (record.stat().st_size + 10, no_limit))
+        full = f"nothing is written: {record} cannot be written: File too large"
+        probe.until_said("recorder_node", full)
+        seen = len(probe.states)
+        probe.until(lambda: len(probe.states) > seen + 50, "states")
+        assert probe.modes[-1] == "RUN", "the robot goes on"
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (no_limit, no_limit))
+        probe.until_said("recorder_node", "recording")
         heard_ns = stamps(probe.states)[-1]
         deadline = time.monotonic() + PATIENCE_S
         while written_ns() < heard_ns:

@@ -122,8 +122,12 @@ def test_running_nodes_have_these_parameters_described_and_read_the_file(tmp_pat
 
     from tests.deploy.ros_probe import PATIENCE_S, describe, running
 
+    # Integers where the nodes want doubles: ROS would refuse or pass over them.
     path = written(
-        tmp_path, "robot_node: {ros__parameters: {plugin_options: '{\"viscosity\": 2.0}'}}"
+        tmp_path,
+        "robot_node: {ros__parameters: {plugin_options: '{\"viscosity\": 2.0}'}}\n"
+        "recorder_node: {ros__parameters: {buffer_mib: 8, split_s: 60}}\n"
+        "policy_node: {ros__parameters: {minimum_score: 0}}\n",
     )
     settings = graph(
         tmp_path / "stand.onnx",
@@ -149,6 +153,9 @@ def test_running_nodes_have_these_parameters_described_and_read_the_file(tmp_pat
             listed = answer(client, client.list_parameters)
             names = set(listed.result.names) - OF_EVERY_NODE.keys()
             assert names == shipped()[node].keys(), node
+            if node == "recorder_node":
+                values = answer(client, client.get_parameters, ["buffer_mib", "split_s"]).values
+                assert [v.integer_value for v in values] == [8, 60]
             described = answer(client, client.describe_parameters, sorted(names)).descriptors
             assert all(d.description for d in described)
             ranged = {d.name for d in described if d.floating_point_range}

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from deploy.bundle import read_bundle
 from deploy.schedule import Schedule
 from deploy.supervisor import deploy
 from real.errors import FerryError
@@ -82,18 +83,21 @@ def test_a_schedule_is_armed_played_recorded_and_reported(bundle, settings, tmp_
 
 
 def test_a_stamped_operator_drives_a_stamped_policy(bundle, settings, tmp_path):
-    record = tmp_path / "out.mcap"
-    result = deploy(
-        bundle,
-        "loopback",
-        seconds=1.0,
-        twist_stamped=True,
-        record=record,
-        safety_settings=settings,
-        watchdog_periods=50,
+    """All of it by a parameter file, into a recording of several files."""
+    record = tmp_path / "walk"
+    params = tmp_path / "my.yaml"
+    params.write_text(
+        "/**: {ros__parameters: {twist_stamped: true}}\n"
+        f"safety_node: {{ros__parameters: {{safety_settings: {settings}, watchdog_periods: 50}}}}\n"
+        "robot_node: {ros__parameters: {command_timeout_periods: 50}}\n"
+        "recorder_node: {ros__parameters: {split_s: 1}}\n"
     )
+    result = deploy(bundle, "loopback", seconds=1.0, record=record, params=params)
     assert result.ok, result.reason
+    assert (record / "walk_0001.mcap").is_file()
     log = read_log(record)
+    assert log.damage is None
+    assert log.metadata["ferry"]["bundle_sha256"] == read_bundle(bundle).sha256
     assert log["/cmd_vel"].type_name == "geometry_msgs/msg/TwistStamped"
     asked = log["/cmd_vel"].values["linear"][:, 0].max()
     assert asked == pytest.approx(0.72)  # 60 % of 1.2 m/s, on the tour
@@ -157,6 +161,10 @@ def test_mistakes_are_found_before_a_process_starts(bundle, tmp_path):
         deploy(bundle, "loopback", safety=["ramps=1"])
     with pytest.raises(FerryError, match="expected KEY=VALUE"):
         deploy(bundle, "loopback", options=["port"])
+    with pytest.raises(FerryError, match=r"stand\.onnx: it carries no evaluation"):
+        deploy(bundle, "loopback", minimum_score=0.9)
+    with pytest.raises(FerryError, match=r"none\.yaml: there is no such file"):
+        deploy(bundle, "loopback", params=tmp_path / "none.yaml")
 
 
 def test_options_reach_the_users_own_driver_robot_file_and_safety_node(

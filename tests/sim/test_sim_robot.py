@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from real.domain import DomainSample
 from real.errors import FerryError
 from real.frames import tilt
-from real.robot_io import RobotIO, load_plugin
+from real.robot_io import RobotIO, drawn_world, load_plugin
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec, load_robot
 from sim.mujoco_engine import MujocoEngine
@@ -136,6 +137,29 @@ def test_the_floor_is_as_slippery_as_asked(load, spec, plugin):
             state = robot.exchange(position(spec, state, apart))
         slid.append(abs(state.q[0, 0]))
     assert slid[0] > slid[1] + 0.05
+
+
+@PLUGINS
+def test_it_tells_what_its_world_is_like_unless_its_truth_is_hidden(load: Load, plugin: str):
+    robot = load(plugin, friction=0.4)
+    sample = drawn_world(robot)
+    assert sample is not None
+    assert sample.values == {"friction": [0.4]}
+    assert DomainSample.from_json(sample.to_json()) == sample
+    robot.start()
+    assert robot.ground_truth() is not None
+    stand_in = load(plugin, friction=0.4, hide_truth=True)
+    stand_in.start()
+    assert drawn_world(stand_in) is None
+    assert stand_in.ground_truth() is None
+    robot.simulated = False  # what calls itself hardware is asked nothing
+    assert drawn_world(robot) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"seed": 0, "values": 3, "streams": []}'])
+def test_what_is_no_sample_is_refused(text: str) -> None:
+    with pytest.raises(FerryError, match="no DomainSample"):
+        DomainSample.from_json(text)
 
 
 @PLUGINS

@@ -1,0 +1,279 @@
+"""Messages to MCAP files, by a thread of its own: a slow or full disk delays nobody.
+
+Who receives a message puts it into a buffer and goes on. A thread takes it from there, hands it to
+the operating system as a complete chunk several times a second, and lets the disk catch up once a
+second, so that neither a killed process nor a power failure costs more than the last second. While
+the disk does not take anything the buffer fills; then the oldest messages are dropped, and counted
+by topic.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from real.errors import FerryError
+from real.log import LogWriter
+from real.log_parts import SUFFIX, part_path
+
+logger = logging.getLogger(__name__)
+
+MIB = 2**20
+#: How often what came is handed to the operating system, and to the disk [s].
+FLUSH_S, SYNC_S = 0.25, 1.0
+#: How often the thread looks [s], how much it takes at once [bytes], and after how long it tries
+#: again what failed [s].
+LOOK_S, BATCH, RETRY_S = 0.05, MIB, 0.5
+#: A disk that answers later than this is reported while it does not [s].
+STALLED_S = 1.0
+
+
+@dataclass(frozen=True)
+class RecordingSettings:
+    """How much may wait, and when the next file begins.
+
+    Attributes:
+        buffer_bytes: of messages that wait for the disk; beyond it the oldest are dropped.
+        split_bytes: size at which a recording into a folder goes on in the next file.
+        split_s: age at which it does [s].
+        sync: whether the disk is waited for once a second.
+    """
+
+    buffer_bytes: int = 64 * MIB
+    split_bytes: int = 512 * MIB
+    split_s: float = 600.0
+    sync: bool = True
+
+
+@dataclass(frozen=True)
+class RecordingStatus:
+    """How a recording does.
+
+    Attributes:
+        received: messages by topic.
+        dropped: of them, by topic, what the disk was too slow for.
+        waiting_bytes: in the buffer.
+        parts: files begun.
+        problem: why nothing is written just now, or nothing.
+    """
+
+    received: Mapping[str, int]
+    dropped: Mapping[str, int]
+    waiting_bytes: int
+    parts: int
+    problem: str
+
+
+@dataclass
+class _Buffer:
+    """What waits for the disk. Used under the recording's lock."""
+
+    limit: int
+    rows: deque[tuple[str, bytes, int]] = field(default_factory=deque[tuple[str, bytes, int]])
+    size: int = 0
+    received: Counter[str] = field(default_factory=Counter[str])
+    dropped: Counter[str] = field(default_factory=Counter[str])
+
+    def put(self, topic: str, data: bytes, log_ns: int) -> None:
+        self.received[topic] += 1
+        self.rows.append((topic, data, log_ns))
+        self.size += len(data)
+        while self.size > self.limit:
+            lost, bytes_, _ = self.rows.popleft()
+            self.size -= len(bytes_)
+            self.dropped[lost] += 1
+
+    def take(self, limit: int) -> list[tuple[str, bytes, int]]:
+        out: list[tuple[str, bytes, int]] = []
+        taken = 0
+        while self.rows and taken < limit:
+            out.append(self.rows.popleft())
+            taken += len(out[-1][1])
+        self.size -= taken
+        return out
+
+
+class Recording:
+    """One file, or a folder of files, written beside whatever else the process does.
+
+    Args:
+        path: a file that ends in ``.mcap``, which is never split; or a folder to make, for
+            ``NAME/NAME_0000.mcap`` and so on.
+        topics: topic -> type name and definition, see :meth:`real.log.LogWriter.add_topic`.
+        metadata: records of text kept in every file.
+        settings: sizes; the defaults if None.
+        open_log: opens one file.
+
+    Raises:
+        FerryError: the file or folder exists, or cannot be created.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        topics: Mapping[str, tuple[str, str]],
+        *,
+        metadata: Mapping[str, Mapping[str, str]] | None = None,
+        settings: RecordingSettings | None = None,
+        open_log: Callable[..., LogWriter] = LogWriter,
+    ) -> None:
+        self.path = path
+        self._settings = settings or RecordingSettings()
+        self._topics, self._metadata, self._open_log = topics, metadata, open_log
+        self._splits = path.suffix != SUFFIX
+        if self._splits:
+            _make_folder(path)
+        self.parts = 0
+        self._problem = ""
+        #: When the call of the disk that is going on began [s], 0 between calls.
+        self._inside_s = 0.0
+        self._lock = threading.Lock()
+        self._buffer = _Buffer(self._settings.buffer_bytes)
+        self._log: LogWriter | None = self._open()
+        self._flushed_s = self._synced_s = time.monotonic()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
+        self._thread.start()
+
+    def put(self, topic: str, data: bytes, log_ns: int) -> None:
+        """Take one serialised message; returns at once, whatever the disk does.
+
+        Args:
+            topic: one of the topics.
+            data: the CDR bytes.
+            log_ns: when it was received [ns since 1970].
+        """
+        with self._lock:
+            self._buffer.put(topic, data, log_ns)
+
+    def status(self) -> RecordingStatus:
+        """How it does just now."""
+        inside_s = self._inside_s
+        stalled_s = time.monotonic() - inside_s if inside_s else 0.0
+        problem = self._problem
+        if stalled_s > STALLED_S:
+            problem = f"the disk of {self.path} has not answered for {stalled_s:.0f} s"
+        with self._lock:
+            buffer = self._buffer
+            received, dropped = dict(buffer.received), dict(buffer.dropped)
+            return RecordingStatus(received, dropped, buffer.size, self.parts, problem)
+
+    def close(self, *, timeout_s: float = 2.0) -> str:
+        """Write what waits, the index, and close.
+
+        Args:
+            timeout_s: how long a disk that does not answer is waited for [s].
+
+        Returns:
+            What could not be written and why, or nothing.
+        """
+        self._closing.set()
+        self._thread.join(timeout=timeout_s)
+        if self._thread.is_alive():
+            return f"the disk of {self.path} does not answer; {self._waiting()} are lost"
+        return f"{self._problem}; {self._waiting()} are lost" if self._problem else ""
+
+    def _waiting(self) -> str:
+        with self._lock:
+            return f"the last {len(self._buffer.rows)} messages in the buffer"
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        retry_s = 0.0
+        while not self._closing.wait(LOOK_S):
+            if time.monotonic() >= retry_s and not self._try(self._write):
+                retry_s = time.monotonic() + RETRY_S
+        self._try(self._finish)
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Do something with the disk; what fails is a problem with a name, and no more."""
+        self._inside_s = time.monotonic()
+        try:
+            action()
+            self._problem = ""
+        except OSError as error:
+            self._fail(f"{self.path} cannot be written: {error.strerror or error}")
+        except FerryError as error:
+            self._fail(str(error))
+        finally:
+            self._inside_s = 0.0
+        return not self._problem
+
+    def _fail(self, problem: str) -> None:
+        if problem != self._problem:
+            logger.error("recording: %s; tried again every %g s", problem, RETRY_S)
+        self._problem = problem
+
+    def _write(self) -> None:
+        """Hand over what waits, in batches."""
+        log = self._ready()
+        if self._problem:
+            self._flush(log)  # nothing is taken before what was taken has gone
+        more = True
+        while more:
+            more = self._take(log)
+            if more or time.monotonic() - self._flushed_s >= FLUSH_S:
+                self._flush(log)
+
+    def _ready(self) -> LogWriter:
+        """The file to write to; the next one where that is full or old."""
+        log, settings = self._log, self._settings
+        if self._splits and log is not None and log.count:
+            aged = time.monotonic() - self._opened_s >= settings.split_s
+            if aged or log.size >= settings.split_bytes:
+                log.close()
+                log = self._log = None
+        if log is None:
+            log = self._log = self._open()
+        return log
+
+    def _take(self, log: LogWriter) -> bool:
+        """Move a batch into the file's chunk; whether it was a full one."""
+        with self._lock:
+            rows = self._buffer.take(BATCH)
+        for topic, data, log_ns in rows:
+            log.write(topic, data, log_ns=log_ns)
+        return sum(len(data) for _, data, _ in rows) >= BATCH
+
+    def _flush(self, log: LogWriter) -> None:
+        log.flush()
+        now = self._flushed_s = time.monotonic()
+        self._inside_s = now
+        if self._settings.sync and now - self._synced_s >= SYNC_S:
+            log.sync()
+            self._synced_s = time.monotonic()
+
+    def _finish(self) -> None:
+        log = self._ready()
+        while self._take(log):
+            log.flush()
+        try:
+            log.close()
+        except OSError:
+            log.abandon()
+            raise
+
+    def _open(self) -> LogWriter:
+        path = part_path(self.path, self.parts) if self._splits else self.path
+        # The thread says when it is flushed, so that writing never waits for the disk.
+        log = self._open_log(path, metadata=self._metadata, flush_s=float("inf"))
+        for topic, (type_name, definition) in self._topics.items():
+            log.add_topic(topic, type_name, definition)
+        self.parts += 1
+        self._opened_s = time.monotonic()
+        return log
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir()
+    except FileExistsError as error:
+        raise FerryError(f"recording {path} exists already; give another name") from error
+    except OSError as error:
+        raise FerryError(f"recording {path} cannot be made: {error.strerror}") from error
