@@ -19,7 +19,8 @@ from typing import Any, cast
 from geometry_msgs.msg import Twist, TwistStamped
 
 from deploy.convert import LATCHED, TOPICS
-from deploy.node_base import LATCH, RECORD, FerryNode, run_node
+from deploy.lifecycle import ManagedNode
+from deploy.node_base import LATCH, RECORD, run_node
 from real.errors import FerryError
 from real.log import LogWriter
 
@@ -79,16 +80,24 @@ def _types_in(text: str, package: str) -> list[tuple[str, str]]:
     return found
 
 
-class RecorderNode(FerryNode):
-    """All topics of the wire -> one MCAP file; see the module."""
+class RecorderNode(ManagedNode):
+    """All topics of the wire -> one MCAP file while it is active; see the module."""
 
     def __init__(self) -> None:
         super().__init__("recorder_node")
-        path = self.needed("path", "file to write, .mcap")
-        metadata = self._metadata()
-        stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
+        self.text("path", "", "file to write, .mcap")
+        self._about = self.text(
+            "metadata", "{}", "what the recording is of, a JSON object of texts"
+        )
+        self._stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
         self._counts: Counter[str] = Counter()
+        self._open = False
+
+    def configure(self) -> None:
+        """Open the file and subscribe."""
+        path, metadata, stamped = self.given("path"), self._metadata(), self._stamped
         self._log = LogWriter(path, metadata={"ferry": metadata}, flush_s=FLUSH_S)
+        self._open = True
         types = {**TOPICS, "/cmd_vel": TwistStamped if stamped else Twist}
         for topic, type_ in types.items():
             package, name = type_.__module__.split(".")[0], type_.__name__
@@ -96,13 +105,24 @@ class RecorderNode(FerryNode):
             qos = LATCH if topic in LATCHED else RECORD
             self.listen_raw(topic, self._recorder_of(topic), qos=qos, type_=type_)
         self.every(FLUSH_S, self._log.flush)
-        self.every(1.0, self._once_a_second)
-        self.report("ready", path=str(path))
+
+    def activate(self) -> None:
+        """Record from now on."""
+        self.report("ready", path=str(self._log.path))
+
+    def deactivate(self) -> None:
+        """What came until now is written down."""
+        self._log.flush()
+
+    def cleanup(self) -> None:
+        """Write the index and close the file; another recording needs another path."""
+        if self._open:
+            self._open = False
+            self._log.close()
 
     def _metadata(self) -> dict[str, str]:
-        text = self.text("metadata", "{}", "what the recording is of, a JSON object of texts")
         try:
-            values: Any = json.loads(text)
+            values: Any = json.loads(self._about)
         except json.JSONDecodeError as error:
             raise FerryError(f"recorder_node: metadata is not JSON: {error}") from error
         if not isinstance(values, dict):
@@ -113,16 +133,21 @@ class RecorderNode(FerryNode):
         return partial(self._record, topic)
 
     def _record(self, topic: str, data: bytes) -> None:
+        if not self.active and topic not in LATCHED:
+            return
         self._log.write(topic, data, log_ns=time.time_ns())
         self._counts[topic] += 1
 
-    def _once_a_second(self) -> None:
+    def describe(self) -> None:
+        """Publish diagnostics: how many messages of which topic."""
         self.diagnose({"messages": self._log.count, **self._counts}, message="recording")
 
     def close(self) -> None:
-        """Write the index and close the file."""
-        self._log.close()
-        self.report("summary", path=str(self._log.path), counts=dict(self._counts))
+        """Close the file and say what is in it."""
+        self.cleanup()
+        self.report(
+            "summary", path=str(self.get_parameter("path").value), counts=dict(self._counts)
+        )
 
 
 def main() -> None:

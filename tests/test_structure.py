@@ -37,6 +37,8 @@ NODE_FILES = {
     "deploy/ros2_control.py",
     "deploy/ros2_trajectory.py",
     "deploy/state_stream.py",
+    "deploy/lifecycle.py",
+    "deploy/links.py",
 }
 LAUNCH_FILES = {"deploy/launch/robot.launch.py"}
 # fmt: off

@@ -22,6 +22,7 @@ from std_srvs.srv import Trigger
 
 from deploy.convert import to_ns
 from deploy.graph import LOOPBACK, Graph, RobotChoice, graph
+from deploy.links import offered
 from deploy.processes import Supervisor
 from deploy.records import read_step
 from tests.deploy.stand_bundle import write_bundle
@@ -172,7 +173,7 @@ class Probe:
 
     def policy(self, names, targets):
         """Act as the policy: answer every fourth state with ``targets()`` for joints ``names``."""
-        out = self.node.create_publisher(JointState, "/policy/joint_command", RELIABLE)
+        out = self.node.create_publisher(JointState, "/policy/joint_command", offered(0.02))
         count = [0]
 
         def answer(state):
