@@ -33,7 +33,7 @@ from deploy.policy import OnnxPolicy
 from deploy.policy_pipeline import PolicyPipeline
 from deploy.records import ERROR, OK, WARN, StepRecord, StepWriter
 from deploy.signing import configured_keys
-from deploy.state_node import StateNode
+from deploy.state_listener import StateNode
 from deploy.state_stream import StateStream
 from deploy.target_pose import TargetPose
 from deploy.timing import TickGrid, Window
@@ -310,7 +310,7 @@ class PolicyNode(StateNode):
         elif rate == 0.0:
             level, message = WARN, "no states come"
         elif self._complaint:
-            level, message = WARN, f"/target_pose {self._complaint}"
+            level, message = WARN, self._complaint
         elif self._target is not None and self._target.held:
             message = "answering states; no target, so the arm is told to stay where it is"
         times = self._tick_time.milliseconds("tick")

@@ -28,7 +28,7 @@ from deploy.records import ERROR, OK, WARN
 from deploy.safety import SafetySettings
 from deploy.safety_pipeline import SafetyPipeline
 from deploy.signing import configured_keys
-from deploy.state_node import StateNode
+from deploy.state_listener import StateNode
 from deploy.state_stream import StateStream
 from deploy.tally import Tally
 from deploy.timing import TickGrid
@@ -227,6 +227,11 @@ class SafetyNode(StateNode):
 
     def _on_policy(self, message: Any) -> None:
         """Policy commands drive RUN."""
+        if not len(message.position):
+            self._policy_ns = None  # nor may anybody arm, until it commands again
+            if self._mode in MOVING:
+                self._fault("the policy asked for a safe stop")
+            return
         self._policy_ns = self._steady_ns()
         if self._mode is not Mode.RUN or self._stream is None:
             return
@@ -235,9 +240,7 @@ class SafetyNode(StateNode):
         except FerryError as error:
             self._fault(str(error))
             return
-        if q_des is None:
-            self._fault("the policy asked for a safe stop")
-            return
+        assert q_des is not None  # it has positions
         stamp_ns = to_ns(message.header.stamp)
         since_ns = (self._stream.stamp_ns or 0) - self._run_from_ns
         # Not so if the clock was set back since: all would look that old, for as long as it was.
