@@ -1,7 +1,7 @@
 """Which pose an arm's policy is told to reach now: the operator's, or the one that it is in.
 
 A target is a goal and no motion, so it cannot be replaced by zero when it stops coming, as a
-velocity can. The rule, which docs/deployment.md tells users:
+velocity can. The rule, which docs/nodes.md tells users:
 
 * While the policy does not run, and until a target comes, the arm is told the pose that it has.
 * A target counts for ``timeout_s``; whoever wants more keeps sending. Then the arm is told the pose

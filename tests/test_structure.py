@@ -37,6 +37,7 @@ NODE_FILES = {
     "deploy/ros2_control.py",
     "deploy/ros2_trajectory.py",
     "deploy/state_stream.py",
+    "deploy/state_listener.py",
     "deploy/lifecycle.py",
     "deploy/links.py",
 }

@@ -6,10 +6,94 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+import rclpy
+from rclpy.lifecycle import TransitionCallbackReturn
+
+from deploy.lifecycle import ManagedNode
+from real.errors import FerryError
 from real.log import read_log
 from tests.deploy.ros_probe import PATIENCE_S, describe, running, with_parameters
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def in_this_process():
+    """rclpy here, for nodes whose transitions are called and not asked for."""
+    rclpy.init()
+    yield
+    rclpy.shutdown()
+
+
+class Told(ManagedNode):
+    """Writes down what is asked of it, and fails where it is told to."""
+
+    def __init__(self, **fails):
+        super().__init__("told")
+        self.fails, self.done = fails, []
+
+    def _do(self, name):
+        self.done.append(name)
+        if name in self.fails:
+            raise self.fails[name]
+
+    def configure(self):
+        self.listen("/cmd_vel", print)
+        self.every(1.0, print)
+        self.publish_on("/joint_states")
+        self._do("configure")
+
+    def activate(self):
+        self._do("activate")
+
+    def deactivate(self):
+        self._do("deactivate")
+
+    def cleanup(self):
+        self._do("cleanup")
+
+
+def sizes(node):
+    return [len(list(e)) for e in (node.subscriptions, node.timers, node.publishers)]
+
+
+def test_a_configure_that_fails_says_why_and_leaves_nothing_open(in_this_process):
+    node = Told(configure=FerryError("no such bundle"))
+    before = sizes(node)
+    assert node.trigger_configure() == TransitionCallbackReturn.FAILURE
+    assert node.inactive == "told is unconfigured: configure failed: no such bundle"
+    assert node.done == ["configure", "cleanup"]
+    assert sizes(node) == before
+    del node.fails["configure"]
+    assert node.trigger_configure() == TransitionCallbackReturn.SUCCESS
+    assert node.inactive == "told is inactive: not activated"
+    assert sizes(node) == [n + 1 for n in before]
+    node.destroy_node()
+
+
+def test_an_activate_that_is_refused_leaves_it_inactive_and_one_that_breaks_stops_all(
+    in_this_process,
+):
+    node = Told(activate=FerryError("not calibrated"))
+    node.trigger_configure()
+    assert node.trigger_activate() == TransitionCallbackReturn.FAILURE
+    assert node.inactive == "told is inactive: activate failed: not calibrated"
+    node.fails["activate"] = ZeroDivisionError("by hand")
+    node.done.clear()
+    assert node.trigger_activate() == TransitionCallbackReturn.ERROR
+    assert node.done == ["activate", "deactivate", "cleanup"], "the safe stop, then the rest"
+    assert node.inactive.startswith("told is unconfigured: activate failed: ZeroDivisionError")
+    assert node.exit_code is None
+    node.destroy_node()
+
+
+def test_a_node_that_cannot_even_stop_ends(in_this_process):
+    node = Told(activate=ValueError("a"), deactivate=ValueError("b"))
+    node.trigger_configure()
+    node.trigger_activate()
+    assert (node.phase, node.active, node.exit_code) == ("finalized", False, 1)
+    node.destroy_node()
+
 
 NODES = ("policy_node", "safety_node", "robot_node", "recorder_node")
 

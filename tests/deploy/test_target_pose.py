@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -112,10 +114,12 @@ def test_the_graph_brings_an_arm_to_its_target_and_holds_it_when_the_target_stop
     from geometry_msgs.msg import PoseStamped
 
     from deploy.convert import make_pose
+    from deploy.schedule import Schedule
     from tests.deploy.ros_probe import RELIABLE, positions, running
 
     goal = moved(panda_joint1=0.4, panda_joint3=-0.3)
-    with running(arm_graph(tmp_path), tmp_path) as (_, probe):
+    described = arm_graph(tmp_path)
+    with running(described, tmp_path) as (_, probe):
         out = probe.node.create_publisher(PoseStamped, "/target_pose", RELIABLE)
 
         def here():
@@ -156,3 +160,25 @@ def test_the_graph_brings_an_arm_to_its_target_and_holds_it_when_the_target_stop
         probe.until(lambda: len(probe.states) > seen + 50, "some states")
         np.testing.assert_allclose(pose_of(here()), pose_of(goal), atol=0.02)
         assert not len(probe.commands[-1].position)
+        # The operator node does the same by itself: arms, which leads home first, sends, disarms.
+        other = moved(panda_joint1=-0.3)
+        poses = np.tile(pose_of(other), (40, 1))
+        Schedule(0.05, CONTRACT.command.names, poses, "panda_link0").save(tmp_path / "s.json")
+        argv = [
+            "-m",
+            "deploy.operator_node",
+            "--ros-args",
+            "-p",
+            f"schedule:={tmp_path / 's.json'}",
+        ]
+        done = subprocess.run(
+            [sys.executable, *argv],
+            env={**os.environ, **described.environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        probe.until_mode("HOLD")
+        np.testing.assert_allclose(pose_of(here()), pose_of(other), atol=0.02)
