@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
-from geometry_msgs.msg import PointStamped, Twist, TwistStamped
+from geometry_msgs.msg import PointStamped, PoseStamped, Twist, TwistStamped
 from nav_msgs.msg import Odometry
 from numpy.typing import NDArray
 from rosgraph_msgs.msg import Clock
@@ -36,6 +36,7 @@ TOPICS: dict[str, type] = {
     "/battery_state": BatteryState,
     "/base_height": PointStamped,
     "/cmd_vel": Twist,
+    "/target_pose": PoseStamped,
     "/policy/joint_command": JointState,
     "/joint_command": JointState,
     "/policy/step": Float64MultiArray,
@@ -282,6 +283,31 @@ def make_twist(values: Sequence[float], names: Sequence[str]) -> Any:
     groups = {"v": message.linear, "w": message.angular}
     for name, value in zip(names, values, strict=True):
         setattr(groups[name[0]], name[1], float(value))
+    return message
+
+
+def read_pose(message: Any, frame: str) -> Array:
+    """``[7]`` position [m] and quaternion wxyz of a PoseStamped in the base frame, as it is.
+
+    Raises:
+        FerryError: it is in another frame than ``frame``; nothing here knows how those two lie.
+    """
+    found = message.header.frame_id
+    if found != frame:
+        raise FerryError(
+            f"/target_pose is in frame {found!r}; expected {frame!r}, the robot's base link"
+        )
+    p, o = message.pose.position, message.pose.orientation
+    return np.array([p.x, p.y, p.z, o.w, o.x, o.y, o.z], dtype=np.float64)
+
+
+def make_pose(values: Sequence[float], frame: str) -> Any:
+    """The PoseStamped of ``[7]`` values; the inverse of :func:`read_pose`."""
+    message: Any = PoseStamped()
+    message.header.frame_id = frame
+    numbers = np.asarray(values, dtype=np.float64)
+    set_vector(message.pose.position, numbers[:3])
+    set_quaternion(message.pose.orientation, numbers[3:])
     return message
 
 

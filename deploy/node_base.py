@@ -29,9 +29,9 @@ from std_srvs.srv import Trigger
 
 from deploy.convert import LATCHED, TOPICS
 from deploy.graph import STATUS_ENV
+from deploy.links import Links
 from deploy.parameters import usage
 from deploy.records import OK, diagnostics
-from deploy.state_stream import StateStream
 from real.errors import FerryError
 
 logger = logging.getLogger(__name__)
@@ -130,18 +130,27 @@ class FerryNode(Node):
 
     # ------------------------------------------------------------------ topics and timers
 
-    def publish_on(self, topic: str, *, type_: type | None = None) -> Any:
-        """Publisher on a topic of the wire, with its type and QoS."""
-        qos = LATCH if topic in LATCHED else PUBLISH
-        return self.create_publisher(type_ or TOPICS[topic], topic, qos)
+    def publish_on(
+        self, topic: str, *, type_: type | None = None, qos: Any = None, links: Links | None = None
+    ) -> Any:
+        """Publisher on a topic of the wire, with its type and QoS; its events go to ``links``."""
+        profile = qos or (LATCH if topic in LATCHED else PUBLISH)
+        events = {} if links is None else {"event_callbacks": links.sent(topic, profile)}
+        return self.create_publisher(type_ or TOPICS[topic], topic, profile, **events)
 
     def listen(
-        self, topic: str, callback: Callable[[Any], None], *, type_: type | None = None
+        self,
+        topic: str,
+        callback: Callable[[Any], None],
+        *,
+        type_: type | None = None,
+        qos: Any = None,
+        links: Links | None = None,
     ) -> None:
-        """Subscribe to a topic of the wire, with its type and QoS."""
-        self.create_subscription(
-            type_ or TOPICS[topic], topic, callback, LATCH if topic in LATCHED else SUBSCRIBE
-        )
+        """Subscribe to a topic of the wire, with its type and QoS; its events go to ``links``."""
+        profile = qos or (LATCH if topic in LATCHED else SUBSCRIBE)
+        events = {} if links is None else {"event_callbacks": links.heard(topic, profile)}
+        self.create_subscription(type_ or TOPICS[topic], topic, callback, profile, **events)
 
     def listen_raw(
         self,
@@ -150,19 +159,18 @@ class FerryNode(Node):
         *,
         qos: Any = None,
         type_: type | None = None,
+        links: Links | None = None,
     ) -> None:
         """Subscribe to the serialised messages of a topic of the wire."""
+        profile = qos or (LATCH if topic in LATCHED else SUBSCRIBE)
+        events = {} if links is None else {"event_callbacks": links.heard(topic, profile)}
         self.create_subscription(
-            type_ or TOPICS[topic],
-            topic,
-            callback,
-            qos or (LATCH if topic in LATCHED else SUBSCRIBE),
-            raw=True,
+            type_ or TOPICS[topic], topic, callback, profile, raw=True, **events
         )
 
-    def every(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back periodically on the steady clock."""
-        self.create_timer(seconds, callback, clock=self._steady)
+    def every(self, seconds: float, callback: Callable[[], None]) -> Any:
+        """Call back periodically on the steady clock; returns the timer."""
+        return self.create_timer(seconds, callback, clock=self._steady)
 
     def serve(self, name: str, action: Callable[[], str]) -> None:
         """Offer a Trigger service; ``action`` returns why it refuses, or nothing."""
@@ -195,7 +203,10 @@ class FerryNode(Node):
             sys.stdout.write(line + "\n")
             sys.stdout.flush()
 
-    # ------------------------------------------------------------------ end
+    # ------------------------------------------------------------------ start and end
+
+    def start(self) -> None:
+        """Begin to work, once :func:`run_node` has made the node."""
 
     @property
     def exit_code(self) -> int | None:
@@ -204,51 +215,6 @@ class FerryNode(Node):
 
     def close(self) -> None:
         """Leave everything safe. Called exactly once, whatever ended the node."""
-
-
-class StateNode(FerryNode):
-    """A node that lives from the robot's states: what the robot is, then joints and IMU in pairs.
-
-    Args:
-        name: see :class:`FerryNode`.
-    """
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        #: Pairs what comes; None until a robot has introduced itself that fits.
-        self._stream: StateStream | None = None
-
-    def listen_to_robot(self) -> None:
-        """Subscribe; to be called when everything that the callbacks need is there."""
-        self.listen("/robot/contract", self._on_contract)
-        self.listen_raw("/imu/data", self._on_imu)
-        self.listen_raw("/joint_states", self._on_joints)
-
-    @property
-    def introduced(self) -> bool:
-        """Whether a robot has said what it is, and fits."""
-        return self._stream is not None
-
-    @property
-    def newest_ns(self) -> int | None:
-        """Stamp of the newest complete state [ns]; None before the first."""
-        return None if self._stream is None else self._stream.stamp_ns
-
-    def _on_contract(self, message: Any) -> None:
-        """A robot introduces itself: make a stream for its states, or refuse it."""
-        raise NotImplementedError
-
-    def _on_state(self, stream: StateStream) -> None:
-        """A state is complete."""
-        raise NotImplementedError
-
-    def _on_imu(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_imu(data):
-            self._on_state(self._stream)
-
-    def _on_joints(self, data: bytes) -> None:
-        if self._stream is not None and self._stream.on_joints(data):
-            self._on_state(self._stream)
 
 
 def make_executor() -> Any:
@@ -293,6 +259,7 @@ def run_node(factory: Callable[[], FerryNode], args: Sequence[str] | None = None
     code = 0
     try:
         node = factory()
+        node.start()
         executor = make_executor()
         executor.add_node(node)
         while not stopping and node.exit_code is None:

@@ -1,6 +1,7 @@
-"""Plays a schedule of velocity commands, as a person with a joystick would: arm, drive, disarm.
+"""Plays a schedule of commands, as a person with a joystick would: arm, drive, disarm.
 
-It uses nothing that a person could not use: ``/cmd_vel``, the services and ``/safety/mode``.
+It uses nothing that a person could not use: ``/cmd_vel`` or, for an arm, ``/target_pose``, the
+services and ``/safety/mode``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from geometry_msgs.msg import TwistStamped
 from std_srvs.srv import Trigger
 
-from deploy.convert import make_twist
+from deploy.convert import make_pose, make_twist
 from deploy.modes import Mode
 from deploy.node_base import FerryNode, run_node
 from deploy.schedule import Schedule
@@ -35,7 +36,7 @@ class _Phase(Enum):
 
 
 class OperatorNode(FerryNode):
-    """Schedule -> ``/cmd_vel``, ``/arm``, ``/disarm``; ends by itself. See the module."""
+    """Schedule -> commands, ``/arm``, ``/disarm``; ends by itself. See the module."""
 
     def __init__(self) -> None:
         super().__init__("operator_node")
@@ -52,7 +53,9 @@ class OperatorNode(FerryNode):
         self._arm = self.create_client(Trigger, "/arm")
         self._disarm = self.create_client(Trigger, "/disarm")
         self._stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
-        self._out = self.publish_on("/cmd_vel", type_=TwistStamped if self._stamped else None)
+        self._topic = "/target_pose" if self._schedule.frame else "/cmd_vel"
+        twists = self._stamped and not self._schedule.frame
+        self._out = self.publish_on(self._topic, type_=TwistStamped if twists else None)
         self._pending: Any = None
         self._retry_at = 0.0
         self.listen("/safety/mode", self._on_mode)
@@ -62,15 +65,7 @@ class OperatorNode(FerryNode):
     # ------------------------------------------------------------ one step per command
 
     def _step(self) -> None:
-        """Publish a command in every phase, so that the policy never waits for one."""
-        playing = self._phase is _Phase.PLAY
-        row = self._schedule.commands[self._row] if playing else 0.0 * self._schedule.commands[0]
-        twist = make_twist(row.tolist(), self._schedule.names)
-        if self._stamped:
-            stamped: Any = TwistStamped(twist=twist)
-            stamped.header.stamp = self.get_clock().now().to_msg()
-            twist = stamped
-        self._out.publish(twist)
+        self._command()
         steps: dict[_Phase, Callable[[], None]] = {
             _Phase.CONNECT: self._connect,
             _Phase.ARM: self._try_to_arm,
@@ -81,11 +76,28 @@ class OperatorNode(FerryNode):
         if self._phase in steps:
             steps[self._phase]()
 
+    def _command(self) -> None:
+        """Publish a command. Velocities in every phase, so that the policy never waits for one."""
+        schedule, playing = self._schedule, self._phase is _Phase.PLAY
+        row = schedule.commands[self._row]
+        if schedule.frame:
+            if playing:  # without a target an arm stays where it is
+                pose = make_pose(row.tolist(), schedule.frame)
+                pose.header.stamp = self.get_clock().now().to_msg()
+                self._out.publish(pose)
+            return
+        twist = make_twist((row if playing else 0.0 * row).tolist(), schedule.names)
+        if self._stamped:
+            stamped: Any = TwistStamped(twist=twist)
+            stamped.header.stamp = self.get_clock().now().to_msg()
+            twist = stamped
+        self._out.publish(twist)
+
     def _connect(self) -> None:
         if self._arm.service_is_ready() and self._out.get_subscription_count() > 0:
             self._phase = _Phase.ARM
         elif time.monotonic() > self._deadline:
-            self._give_up("nobody offers /arm and listens to /cmd_vel")
+            self._give_up(f"nobody offers /arm and listens to {self._topic}")
 
     def _try_to_arm(self) -> None:
         now = time.monotonic()

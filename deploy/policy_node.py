@@ -1,5 +1,8 @@
 """The node that runs the policy: state and operator's command in, joint targets out.
 
+The command is a velocity (``/cmd_vel``) or, for an arm, a pose (``/target_pose``), as the contract
+says.
+
 It has no clock of its own: it answers the first state at or after each control period, by the
 stamps of the states. What it publishes is a wish; ``safety_node`` decides.
 
@@ -22,15 +25,18 @@ from rcl_interfaces.msg import SetParametersResult
 
 from deploy.agreement import changes
 from deploy.bundle import Bundle, read_bundle
-from deploy.convert import CommandWriter, read_twist, to_ns
+from deploy.convert import CommandWriter, read_pose, read_twist, to_ns
 from deploy.evaluation_stamp import required_score
+from deploy.links import Links, offered
 from deploy.modes import Mode
-from deploy.node_base import StateNode, run_node
+from deploy.node_base import run_node
 from deploy.policy import OnnxPolicy
 from deploy.policy_pipeline import PolicyPipeline
 from deploy.records import ERROR, OK, WARN, StepRecord, StepWriter
 from deploy.signing import configured_keys
+from deploy.state_listener import StateNode
 from deploy.state_stream import StateStream
+from deploy.target_pose import TargetPose
 from deploy.timing import TickGrid, Window
 from real.contract import RobotContract
 from real.errors import FerryError
@@ -54,22 +60,44 @@ class PolicyNode(StateNode):
     def __init__(self, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("policy_node")
         self._steady_ns = clock
-        file = self.needed("bundle", "the policy, an .onnx bundle", read_only=False)
-        pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
-        folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
-        #: Of every bundle, also of one that is loaded later.
-        self._trusted = configured_keys(folder)
-        asked = self.flag("require_evaluation", False, "refuse a bundle that was never evaluated")
+        self.text("bundle", "", "the policy, an .onnx bundle", read_only=False)
+        self._pinned = self.text("bundle_sha256", "", "of the file at the start; empty: any")
+        self._keys = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
+        required = self.flag(
+            "require_evaluation", False, "refuse a bundle that was never evaluated"
+        )
         score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
         #: Of every bundle, as the keys.
-        self._minimum = required_score(asked, score)
-        bundle = read_bundle(file, trusted=self._trusted).require_sha256(pinned)
-        bundle.require_evaluation(self._minimum)
-        stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
+        self._minimum = required_score(required, score)
+        self._stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
+        self._timeout_s = self.number(
+            "target_timeout_s",
+            0.5,
+            "how long a /target_pose counts [s], then the arm stays where it is; 0: until the next",
+            low=0.0,
+            high=3600.0,
+        )
         self._explore = self.flag("explore", False, "sample actions instead of taking the mean")
         seed = self.number("seed", 0, "of the exploration noise", low=0, high=2**31)
         self._noise = np.random.default_rng(int(seed)) if self._explore else None
-        self._bundle = bundle
+        self._mode = ""
+        self._tick_time = Window()
+        self._counted = (time.monotonic(), 0)
+        #: Stamp of the state that was answered last [ns].
+        self.answered_ns = 0
+        #: How many commands of the operator have come.
+        self.commands_heard = 0
+        self.add_on_set_parameters_callback(self._may_set)
+        self.serve("/policy/reload", self._reload)
+
+    # ------------------------------------------------------------ lifecycle
+
+    def configure(self) -> None:
+        """Read the bundle, run it a few times, connect."""
+        #: Of every bundle, also of one that is loaded later.
+        self._trusted = configured_keys(self._keys)
+        bundle = read_bundle(self.given("bundle"), trusted=self._trusted)
+        self._bundle = bundle.require_sha256(self._pinned).require_evaluation(self._minimum)
         #: What the graph was started with; a bundle that is loaded later must equal it.
         contract = self._contract = bundle.contract
         self._pipeline = self._load(bundle)
@@ -79,24 +107,44 @@ class PolicyNode(StateNode):
         self._zero: Array = np.zeros((1, contract.command.dim))
         self._command: Array = self._zero
         self._command_ns = 0
+        self._target: TargetPose | None = None
         self._running = np.zeros(1, dtype=bool)
         self._mode = ""
-        #: Stamp of the state that was answered last [ns].
-        self.answered_ns = 0
-        #: How many commands of the operator have come.
-        self.commands_heard = 0
         self._refusal = "no /robot/contract yet"
-        self._tick_time = Window()
-        self._counted = (time.monotonic(), 0)
-        self._command_out = self.publish_on("/policy/joint_command")
+        #: What was wrong with the operator's newest command; empty: nothing.
+        self._complaint = ""
+        self._links = Links(self)
+        self._command_out = self.publish_on(
+            "/policy/joint_command", qos=offered(contract.control_dt_s), links=self._links
+        )
         self._step_out = self.publish_on("/policy/step")
-        self.listen_to_robot()
-        self.listen("/safety/mode", self._on_mode)
-        self.listen("/cmd_vel", self._on_twist, type_=TwistStamped if stamped else Twist)
-        self.add_on_set_parameters_callback(self._may_set)
-        self.serve("/policy/reload", self._reload)
-        self.every(1.0, self._once_a_second)
-        self.report("ready", robot=contract.robot, bundle=bundle.sha256[:12])
+        if contract.reach is None:
+            type_ = TwistStamped if self._stamped else Twist
+            self.listen("/cmd_vel", self._on_twist, type_=type_)
+        else:
+            self._target = TargetPose(contract, timeout_s=self._timeout_s)
+            self.listen("/target_pose", self._on_target)
+        self.listen("/safety/mode", self._on_mode, links=self._links)
+        self.listen_to_robot(self._links)
+
+    def activate(self) -> None:
+        """Answer states from now on."""
+        self._forget()
+        self._counted = (time.monotonic(), self._tick_time.count)
+        self.report("ready", robot=self._contract.robot, bundle=self._bundle.sha256[:12])
+
+    def deactivate(self) -> None:
+        """Ask for the safe stop, since the silence that follows would be noticed later."""
+        stamp_ns = self.newest_ns or time.time_ns()
+        self._command_out.publish(self._commands.safe_stop(stamp_ns))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing of what was remembered or commanded reaches what comes next."""
+        self._pipeline.reset()
+        self._command, self._command_ns = self._zero, 0
+        if self._target is not None:
+            self._target.forget()
 
     def _load(self, bundle: Bundle) -> PolicyPipeline:
         pipeline = PolicyPipeline(OnnxPolicy(bundle), 1, explore=self._noise)
@@ -113,6 +161,8 @@ class PolicyNode(StateNode):
 
     def _moving(self) -> str:
         """Why the bundle may not change now, or nothing."""
+        if self.phase == "unconfigured":
+            return ""
         if self._mode in (Mode.DAMP.name, Mode.HOLD.name, Mode.ESTOP.name):
             return ""
         if not self._mode:
@@ -132,6 +182,8 @@ class PolicyNode(StateNode):
     def _reload(self) -> str:
         """Read the file of the parameter ``bundle``; returns why the old policy stays, if so."""
         why = self._moving()
+        if self.phase == "unconfigured":
+            why = self.inactive
         if why:
             return why
         try:
@@ -173,6 +225,8 @@ class PolicyNode(StateNode):
         if not self._running[0]:
             # Also if no state comes before it runs again: then no tick would notice.
             self._pipeline.reset()
+            if self._target is not None:
+                self._target.forget()
 
     def _on_twist(self, message: Any) -> None:
         try:
@@ -187,10 +241,28 @@ class PolicyNode(StateNode):
         self._command, self._command_ns = command, self._steady_ns()
         self.commands_heard += 1
 
+    def _on_target(self, message: Any) -> None:
+        target = self._target
+        stamp = message.header.stamp
+        if target is None:
+            return
+        if stamp != Time() and self._timeout_s:
+            age_ns = self.get_clock().now().nanoseconds - to_ns(stamp)
+            if age_ns > self._timeout_s * 1e9:
+                return  # sent long ago, whatever delayed it
+        try:
+            pose = read_pose(message, self._contract.base_link)
+            self._complaint = target.take(pose, self._steady_ns())
+        except FerryError as error:
+            self._complaint = f"refused: {error}"
+        if self._complaint:
+            self.get_logger().warning(self._complaint, throttle_duration_sec=1.0)
+        self.commands_heard += 1
+
     # ------------------------------------------------------------ the tick
 
     def _on_state(self, stream: StateStream) -> None:
-        if stream.stamp_ns is None or not self._grid.due(stream.stamp_ns):
+        if not self.active or stream.stamp_ns is None or not self._grid.due(stream.stamp_ns):
             return
         start = time.perf_counter()
         try:
@@ -206,8 +278,12 @@ class PolicyNode(StateNode):
         self._tick_time.add(time.perf_counter() - start)
 
     def _tick(self, state: RobotState, stamp_ns: int) -> None:
-        age_s = (self._steady_ns() - self._command_ns) * 1e-9
-        command = self._command if age_s <= COMMAND_AGE_S else self._zero
+        now_ns = self._steady_ns()
+        if self._target is not None:
+            command = self._target.command(state.q, now_ns, running=bool(self._running[0]))
+        else:
+            fresh = (now_ns - self._command_ns) * 1e-9 <= COMMAND_AGE_S
+            command = self._command if fresh else self._zero
         out = self._pipeline.step(state, command, running=self._running)
         if out.stop[0]:
             self.get_logger().error("what the policy remembers is not finite: safe stop")
@@ -227,21 +303,32 @@ class PolicyNode(StateNode):
 
     # ------------------------------------------------------------ reports
 
-    def _once_a_second(self) -> None:
+    def describe(self) -> None:
+        """Publish diagnostics: rate, time of a tick, what keeps it from answering."""
         now, ticks = time.monotonic(), self._tick_time.count
-        rate = (ticks - self._counted[1]) / (now - self._counted[0])
+        rate = (ticks - self._counted[1]) / max(now - self._counted[0], 1e-9)
         self._counted = (now, ticks)
         level, message = OK, "answering states"
+        problems = "; ".join(self._links.problems())
         if self._refusal:
-            level, message = ERROR, f"no commands: {self._refusal}"
+            told = f"; {problems}" if problems else ""
+            level, message = ERROR, f"no commands: {self._refusal}{told}"
+        elif problems:
+            level, message = ERROR, problems
         elif rate == 0.0:
             level, message = WARN, "no states come"
+        elif self._complaint:
+            level, message = WARN, self._complaint
+        elif self._target is not None and self._target.held:
+            message = "answering states; no target, so the arm is told to stay where it is"
         times = self._tick_time.milliseconds("tick")
         values = {"rate_hz": rate, "ticks": ticks, "bundle": self._bundle.sha256, **times}
-        self.diagnose(values, level=level, message=message)
+        self.diagnose({**values, **self._links.counts}, level=level, message=message)
 
     def close(self) -> None:
-        """Say how it went; the safety node notices the silence."""
+        """Ask for the safe stop and say how it went."""
+        if self.active:
+            self.deactivate()
         self.report("summary", ticks=self._tick_time.count, **self._tick_time.milliseconds("tick"))
 
 

@@ -18,7 +18,8 @@ from typing import Any, cast
 from geometry_msgs.msg import Twist, TwistStamped
 
 from deploy.convert import LATCHED, TOPICS
-from deploy.node_base import LATCH, RECORD, FerryNode, run_node
+from deploy.lifecycle import ManagedNode
+from deploy.node_base import LATCH, RECORD, run_node
 from deploy.recording import MIB, Recording, RecordingSettings
 from deploy.records import ERROR, OK, WARN
 from real.errors import FerryError
@@ -77,29 +78,60 @@ def _types_in(text: str, package: str) -> list[tuple[str, str]]:
     return found
 
 
-class RecorderNode(FerryNode):
-    """All topics of the wire -> MCAP; see the module."""
+class RecorderNode(ManagedNode):
+    """All topics of the wire -> MCAP while it is active; see the module."""
 
     def __init__(self) -> None:
         super().__init__("recorder_node")
-        path = self.needed("path", "file to write, .mcap, or folder to make for several")
-        metadata = self._metadata()
-        stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
-        types = {**TOPICS, "/cmd_vel": TwistStamped if stamped else Twist}
-        self._recording = Recording(
-            Path(path),
+        self.text("path", "", "file to write, .mcap, or folder to make for several")
+        self._about = self.text(
+            "metadata", "{}", "what the recording is of, a JSON object of texts"
+        )
+        self._stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
+        self._settings = self._sizes()
+        self._recording: Recording | None = None
+        self._end: dict[str, object] = {}
+        self._reported_lost = 0
+
+    # ------------------------------------------------------------ lifecycle
+
+    def configure(self) -> None:
+        """Open the file and subscribe."""
+        types = {**TOPICS, "/cmd_vel": TwistStamped if self._stamped else Twist}
+        recording = self._recording = Recording(
+            Path(self.given("path")),
             {topic: _described(type_) for topic, type_ in types.items()},
-            metadata={"ferry": metadata},
-            settings=self._settings(),
+            metadata={"ferry": self._metadata()},
+            settings=self._settings,
         )
         self._reported_lost = 0
         for topic, type_ in types.items():
             qos = LATCH if topic in LATCHED else RECORD
-            self.listen_raw(topic, partial(self._record, topic), qos=qos, type_=type_)
-        self.every(1.0, self._once_a_second)
-        self.report("ready", path=str(path))
+            record = partial(self._record, recording, topic)
+            self.listen_raw(topic, record, qos=qos, type_=type_)
 
-    def _settings(self) -> RecordingSettings:
+    def activate(self) -> None:
+        """Record from now on; what came until a deactivation is written within a second."""
+        self.report("ready", path=self.given("path"))
+
+    def cleanup(self) -> None:
+        """Write what waits and the index, and close; another recording needs another path."""
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        failure = recording.close()
+        if failure:
+            self.get_logger().error(failure)
+        now = recording.status()
+        self._end = {
+            "path": str(recording.path),
+            "counts": now.received,
+            "dropped": now.dropped,
+            "files": now.parts,
+            "failure": failure,
+        }
+
+    def _sizes(self) -> RecordingSettings:
         buffer = self.number(
             "buffer_mib", 64.0, "messages that wait for the disk [MiB]", low=0.01, high=4096.0
         )
@@ -112,19 +144,24 @@ class RecorderNode(FerryNode):
         )
 
     def _metadata(self) -> dict[str, str]:
-        text = self.text("metadata", "{}", "what the recording is of, a JSON object of texts")
         try:
-            values: Any = json.loads(text)
+            values: Any = json.loads(self._about)
         except json.JSONDecodeError as error:
             raise FerryError(f"recorder_node: metadata is not JSON: {error}") from error
         if not isinstance(values, dict):
             raise FerryError("recorder_node: metadata must be a JSON object")
         return {k: str(v) for k, v in cast("dict[str, Any]", values).items()}
 
-    def _record(self, topic: str, data: bytes) -> None:
-        self._recording.put(topic, data, time.time_ns())
+    def _record(self, recording: Recording, topic: str, data: bytes) -> None:
+        if self.active or topic in LATCHED:
+            recording.put(topic, data, time.time_ns())
 
-    def _once_a_second(self) -> None:
+    # ------------------------------------------------------------ reports
+
+    def describe(self) -> None:
+        """Publish diagnostics: how many messages of which topic, and what keeps them from disk."""
+        if self._recording is None:
+            return
         now = self._recording.status()
         lost, total = sum(now.dropped.values()), sum(now.received.values())
         level, message = OK, "recording"
@@ -144,19 +181,9 @@ class RecorderNode(FerryNode):
         self.diagnose(values, level=level, message=message)
 
     def close(self) -> None:
-        """Write what waits and the index, and close the file."""
-        failure = self._recording.close()
-        if failure:
-            self.get_logger().error(failure)
-        now = self._recording.status()
-        self.report(
-            "summary",
-            path=str(self._recording.path),
-            counts=now.received,
-            dropped=now.dropped,
-            files=now.parts,
-            failure=failure,
-        )
+        """Close the file and say what is in it."""
+        self.cleanup()
+        self.report("summary", **self._end)
 
 
 def _described(type_: type) -> tuple[str, str]:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from std_msgs.msg import Float64MultiArray, MultiArrayDimension
 
 from deploy.convert import set_quaternion, set_stamp, set_vector, shared
+from deploy.safety_pipeline import SafetyTick
+from deploy.safety_result import Verdict
 from real.errors import FerryError
 from real.robot_io import GroundTruth
 
@@ -97,10 +99,12 @@ class VerdictWriter:
         ]
         self._data = shared(self.message, "data", sum(sizes.values()))
 
-    def write(self, stamp_ns: int, verdict: int, mode: int, violations: int) -> Any:
+    def write(self, stamp_ns: int, tick: SafetyTick) -> Any:
         """Fill and return :attr:`message`; the stamp is that of the state that was answered."""
+        verdict = Verdict(int(tick.verdict[0]))
+        reasons = len(tick.violations) if verdict is not Verdict.PASS or tick.warned else 0
         self._data[:2] = divmod(stamp_ns, 1_000_000_000)
-        self._data[2:] = verdict, mode, violations
+        self._data[2:] = verdict, tick.mode[0], reasons
         return self.message
 
 

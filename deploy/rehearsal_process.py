@@ -81,6 +81,8 @@ class RehearsalNode(FerryNode):
         self.now_ns = time.time_ns()
         self.policy = PolicyNode(clock=lambda: self.now_ns)
         self.safety = SafetyNode(clock=lambda: self.now_ns)
+        for node in (self.policy, self.safety):
+            node.start()
         self._executors: list[Any] = []
         for node in (self, self.policy, self.safety):
             executor = SingleThreadedExecutor()

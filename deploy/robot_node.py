@@ -1,7 +1,8 @@
 """The node that owns the robot: any RobotIO plug-in, simulated or hardware, on the wire.
 
 It publishes what the robot measures and applies the targets of ``/joint_command`` with the gains
-of the robot's own specification. Without fresh targets it stops the robot by itself.
+of the robot's own specification. Without fresh targets it stops the robot by itself. Inactive, the
+driver is open and gets the safe stop all the time, and no states are published.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import String
 
 from deploy.convert import CommandReader, StateWriter, set_stamp, to_ns
-from deploy.node_base import FerryNode, run_node
+from deploy.lifecycle import ManagedNode
+from deploy.links import Links, asked
+from deploy.node_base import run_node
 from deploy.records import ERROR, OK, WARN, OdometryWriter
 from deploy.robot_loop import RobotLoop
 from deploy.timing import Window
@@ -32,6 +35,9 @@ from real.spec import RobotSpec, load_robot
 
 #: Stamps of published states that are remembered: an answer to an older one comes too late anyway.
 KEPT_STAMPS = 32
+
+#: A driver must have given its first state by then [s]; physics engines take a few to load.
+START_S = 30.0
 
 #: A driver call longer than this is reported while it lasts [s].
 BLOCKED_S = 0.5
@@ -62,60 +68,115 @@ def contract_of(spec: RobotSpec) -> RobotContract:
     return replace(contract, imu_rotation=(w, x, y, z))
 
 
-class RobotNode(FerryNode):
+class RobotNode(ManagedNode):
     """Publishes states, applies commands; see the module."""
 
     def __init__(self) -> None:
         super().__init__("robot_node")
-        spec = load_here(self.text("robot", "a1", "name or file of the robot"))
-        self._robot = self._load(spec)
-        periods = self.number(
+        self._name = self.text("robot", "a1", "name or file of the robot")
+        self._plugin = self.text("plugin", "real.loopback:LoopbackRobot", "RobotIO, module:Class")
+        self._options = self.text("plugin_options", "{}", "keyword arguments of the plug-in, JSON")
+        self._unguarded = self.flag(
+            "allow_no_firmware_timeout", False, "accept hardware that does not stop by itself"
+        )
+        self._periods = self.number(
             "command_timeout_periods",
             3.0,
             "control periods after which a command is too old",
             low=1.0,
             high=50.0,
         )
+        self._wants_clock = self.flag("publish_clock", False, "publish /clock with robot's time")
+        self._loop: RobotLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
+        self._end: dict[str, object] = {}
+        self._answers = Window()
+
+    # ------------------------------------------------------------ lifecycle
+
+    def configure(self) -> None:
+        """Open the driver. From its first state on the robot gets its safe stop."""
+        spec = load_here(self._name)
+        robot = self._robot = self._load(spec)
         contract = contract_of(spec)
         self._writer = StateWriter(contract, imu_in_base=not has_description(spec))
         self._reader = CommandReader(contract.actuated, what="/joint_command")
         self._odometry = OdometryWriter(spec.base_link)
         self._vitals = VitalsOut(contract, self.publish_on)
         self._offset_ns: int | None = None
-        self._has_imu = spec.imu_link is not None
         self._joint_states = self.publish_on("/joint_states")
-        self._imu = self.publish_on("/imu/data") if self._has_imu else None
-        self._truth = self.publish_on("/ground_truth/odom") if self._robot.simulated else None
-        wants_clock = self.flag("publish_clock", False, "publish /clock with the robot's time")
-        self._clock_out = self.publish_on("/clock") if wants_clock else None
-        self._world_out = self._tell_world()
+        self._imu = self.publish_on("/imu/data") if spec.imu_link is not None else None
+        self._truth = self.publish_on("/ground_truth/odom") if robot.simulated else None
+        self._clock_out = self.publish_on("/clock") if self._wants_clock else None
+        sample = drawn_world(robot)
+        if sample is not None:
+            self.publish_on("/ground_truth/domain").publish(String(data=sample.to_json()))
         self._contract_out = self.publish_on("/robot/contract")
-        self._contract_out.publish(String(data=contract.to_json()))
-        self._loop = RobotLoop(
-            self._robot,
-            spec,
-            command_timeout_s=periods * spec.control_dt_s,
-            publish=self._publish,
-        )
-        self._failure = ""
+        self._introduction = contract.to_json()
         #: When the newest states were published, by stamp [ns], and how long their answers took.
         self._published: dict[int, int] = {}
-        self._answers = Window()
         #: Steps and missed deadlines before the first targets came, when nodes were still starting.
         self._before: tuple[int, int] | None = None
         self._counted = (time.monotonic(), 0)
-        self.listen("/joint_command", self._on_command)
+        timeout_s = self._periods * spec.control_dt_s
+        self._links = Links(self)
+        qos = asked(spec.control_dt_s, timeout_s)
+        self.listen("/joint_command", self._on_command, qos=qos, links=self._links)
         self.every(spec.control_dt_s, self._count_writers)
-        self.every(1.0, self._once_a_second)
+        self._failure, self._began = None, threading.Event()
+        loop = self._loop = RobotLoop(
+            robot, spec, command_timeout_s=timeout_s, publish=self._publish
+        )
+        loop.block("robot_node is inactive")
         # Named, so that a stuck driver is seen in a stack dump; a daemon, so that it cannot keep
         # the process alive after `close` has given up on it.
-        self._thread = threading.Thread(target=self._run, name="robot-loop", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(loop,), name="robot-loop", daemon=True
+        )
         self._thread.start()
-        self.report("ready", robot=spec.name, simulated=self._robot.simulated)
+        if not self._began.wait(timeout=START_S):
+            raise FerryError(f"robot plug-in {self._plugin!r} gave no state within {START_S:g} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def activate(self) -> None:
+        """Introduce the robot, publish its states, follow commands."""
+        self._contract_out.publish(String(data=self._introduction))
+        self._loop_now.block("")
+        self.report("ready", robot=self._name, simulated=self._robot.simulated)
+
+    def deactivate(self) -> None:
+        """Safe stop, whoever commands what; states are no longer published."""
+        self._loop_now.block("robot_node is inactive")
+
+    def cleanup(self) -> None:
+        """End the loop, which stops the robot safely once more and closes the driver."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        loop.stop()
+        thread.join(timeout=2.0)
+        if thread.is_alive():
+            self.get_logger().error("driver call is blocked; leaving without it")
+        self._end = {
+            "steps": loop.steps,
+            "missed_deadlines": loop.missed,
+            "steps_before": (self._before or (loop.steps, 0))[0],
+            "missed_before": (self._before or (0, loop.missed))[1],
+            **loop.lateness.milliseconds("lateness"),
+            **loop.period_error.milliseconds("period_error"),
+        }
+        self._loop = self._thread = None
+
+    @property
+    def _loop_now(self) -> RobotLoop:
+        if self._loop is None:
+            raise FerryError("robot_node has no driver: it is not configured")
+        return self._loop
 
     def _load(self, spec: RobotSpec) -> RobotIO:
-        plugin = self.text("plugin", "real.loopback:LoopbackRobot", "RobotIO, module:Class")
-        options = self.text("plugin_options", "{}", "keyword arguments of the plug-in, JSON")
+        plugin, options = self._plugin, self._options
         try:
             keywords: Any = json.loads(options)
         except json.JSONDecodeError as error:
@@ -123,10 +184,7 @@ class RobotNode(FerryNode):
         if not isinstance(keywords, dict):
             raise FerryError(f"plugin_options {options!r}: expected a JSON object")
         robot = load_plugin(plugin, spec, options=cast("dict[str, Any]", keywords))
-        unguarded = self.flag(
-            "allow_no_firmware_timeout", False, "accept hardware that does not stop by itself"
-        )
-        if not robot.simulated and robot.command_timeout_s is None and not unguarded:
+        if not robot.simulated and robot.command_timeout_s is None and not self._unguarded:
             raise FerryError(
                 f"robot plug-in {plugin!r} declares no command_timeout_s: if this process hangs, "
                 "nothing stops the robot. Use a driver with a firmware time-out, or set "
@@ -134,26 +192,27 @@ class RobotNode(FerryNode):
             )
         return robot
 
-    def _tell_world(self) -> Any:
-        """Publish what a simulated world was drawn to be, for the recording; None where hidden."""
-        sample = drawn_world(self._robot)
-        if sample is None:
-            return None
-        out = self.publish_on("/ground_truth/domain")
-        out.publish(String(data=sample.to_json()))
-        return out
-
     # ------------------------------------------------------------ the loop's thread
 
-    def _run(self) -> None:
+    def _run(self, loop: RobotLoop) -> None:
         try:
-            self._loop.run()
+            loop.run()
         # Whatever a driver raises must end the node, and the thread cannot raise into it.
         except Exception as error:
-            self._failure = f"{type(error).__name__}: {error}"
-            self.get_logger().error(f"robot loop ended: {self._failure}")
+            self._failure = error
+            if self._began.is_set():
+                self.get_logger().error(f"robot loop ended: {self._why()}")
+        finally:
+            self._began.set()
+
+    def _why(self) -> str:
+        error = self._failure
+        return "" if error is None else f"{type(error).__name__}: {error}"
 
     def _publish(self, state: RobotState) -> None:
+        self._began.set()
+        if not self.active:
+            return  # so that nobody arms
         stamp = int(state.stamp_ns[0])
         if self._offset_ns is None:
             # Drivers count steady or simulated time; messages carry it moved to the date, by an
@@ -178,15 +237,16 @@ class RobotNode(FerryNode):
     # ------------------------------------------------------------ the executor's thread
 
     def _on_command(self, message: Any) -> None:
+        loop = self._loop_now
         try:
             targets = self._reader.read(message)
         except FerryError as error:
-            self._loop.command(None, reason=str(error))
+            loop.command(None, reason=str(error))
             self.get_logger().error(str(error), throttle_duration_sec=1.0)
             return
-        self._loop.command(targets)
+        loop.command(targets)
         if targets is not None and self._before is None:
-            self._before = (self._loop.steps, self._loop.missed)
+            self._before = (loop.steps, loop.missed)
         sent_ns = self._published.get(to_ns(message.header.stamp))
         if targets is not None and sent_ns is not None:
             self._answers.add((time.monotonic_ns() - sent_ns) * 1e-9)
@@ -194,12 +254,14 @@ class RobotNode(FerryNode):
     def _count_writers(self) -> None:
         """Every control period: two who command one robot are none."""
         writers = self.count_publishers("/joint_command")
-        self._loop.block(f"{writers} publishers on /joint_command" if writers > 1 else "")
+        wrong = f"{writers} publishers on /joint_command" if writers > 1 else ""
+        self._loop_now.block(wrong if self.active else "robot_node is inactive")
 
-    def _once_a_second(self) -> None:
-        loop = self._loop
+    def describe(self) -> None:
+        """Publish diagnostics: rates, lateness, and why the robot is in its safe stop, if so."""
+        loop = self._loop_now
         now, steps = time.monotonic(), loop.steps
-        rate = (steps - self._counted[1]) / (now - self._counted[0])
+        rate = (steps - self._counted[1]) / max(now - self._counted[0], 1e-9)
         self._counted = (now, steps)
         inside_since = loop.inside_since_ns
         inside_s = (time.monotonic_ns() - inside_since) * 1e-9 if inside_since else 0.0
@@ -207,38 +269,29 @@ class RobotNode(FerryNode):
         if inside_s > BLOCKED_S:
             level, message = ERROR, f"driver call has been blocked for {inside_s:.1f} s"
         elif loop.reason:
-            level, message = WARN, f"safe stop: {loop.reason}"
+            level, message = WARN, f"safe stop: {'; '.join([loop.reason, *self._links.problems()])}"
         values = {
             "state_rate_hz": rate,
             "steps": steps,
             "missed_deadlines": loop.missed,
             **loop.lateness.milliseconds("lateness"),
             **loop.exchange_time.milliseconds("exchange"),
+            **self._links.counts,
         }
         self.diagnose(values, level=level, message=message)
 
     @property
     def exit_code(self) -> int | None:
-        """1 once the loop has failed."""
-        return 1 if self._failure else None
+        """1 once the loop has failed; else as of every managed node."""
+        return (
+            1 if self._failure is not None and self.phase != "unconfigured" else super().exit_code
+        )
 
     def close(self) -> None:
         """Stop the robot safely and wait for it."""
-        self._loop.stop()
-        self._thread.join(timeout=2.0)
-        if self._thread.is_alive():
-            self.get_logger().error("driver call is blocked; leaving without it")
-        self.report(
-            "summary",
-            failure=self._failure,
-            steps=self._loop.steps,
-            missed_deadlines=self._loop.missed,
-            steps_before=(self._before or (self._loop.steps, 0))[0],
-            missed_before=(self._before or (0, self._loop.missed))[1],
-            **self._loop.lateness.milliseconds("lateness"),
-            **self._loop.period_error.milliseconds("period_error"),
-            **self._answers.milliseconds("answer"),
-        )
+        self.cleanup()
+        answers = self._answers.milliseconds("answer")
+        self.report("summary", failure=self._why(), **{**self._end, **answers})
 
 
 def _clock(stamp_ns: int) -> Any:

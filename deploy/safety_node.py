@@ -3,14 +3,14 @@
 Modes and filter are :class:`~deploy.safety_pipeline.SafetyPipeline`, the code that evaluation runs.
 Time is that of the states' stamps, so that simulated and real time are one case; beside it, a
 watchdog on the steady clock notices what stops coming. Any doubt ends in the safe stop, and only
-``/arm`` leaves it.
+``/arm`` leaves it. While the node is not active it repeats the safe stop and refuses to arm; an
+emergency stop outlives every transition until its reset.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +22,17 @@ from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.convert import CommandReader, CommandWriter, to_ns
 from deploy.evaluation_stamp import required_score
-from deploy.modes import Mode
-from deploy.node_base import StateNode, run_node
+from deploy.links import Links, asked, offered
+from deploy.modes import Event, Mode
+from deploy.node_base import run_node
 from deploy.records import ERROR, OK, WARN, VerdictWriter
-from deploy.safety import SafetySettings, Verdict
+from deploy.safety import SafetySettings
 from deploy.safety_pipeline import SafetyPipeline
 from deploy.signing import configured_keys
+from deploy.state_listener import StateNode
 from deploy.state_stream import StateStream
-from deploy.timing import TickGrid, Window
+from deploy.tally import Tally
+from deploy.timing import TickGrid
 from deploy.vitals_wire import VitalsIn
 from deploy.watchdog import Watchdog
 from real.config import load_config
@@ -53,37 +56,54 @@ class SafetyNode(StateNode):
     def __init__(self, *, clock: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__("safety_node")
         self._steady_ns = clock
-        path = self.needed("bundle", "the policy whose contract to enforce")
-        folder = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
-        bundle = read_bundle(path, trusted=configured_keys(folder))
-        pinned = self.text("bundle_sha256", "", "of the file at the start; empty: not checked")
-        contract = self._contract = bundle.require_sha256(pinned).contract
-        bundle.require_evaluation(self._required_score())
-        file = self.text("safety_settings", "", "YAML file of SafetySettings; empty: defaults")
-        settings = load_config(SafetySettings, file) if file else SafetySettings()
-        periods = self.number(
-            "watchdog_periods",
-            0.0,
-            "control periods without a fresh state or policy command until the safe stop, in "
-            "place of those of the safety settings; 0 keeps them",
-            low=0.0,
-            high=50.0,
+        self.text("bundle", "", "the policy whose contract to enforce")
+        self._keys = self.text("trusted_keys", "", "of public keys; empty: $FERRY_TRUSTED_KEYS")
+        self._pinned = self.text("bundle_sha256", "", "of the file at the start; empty: any")
+        self._file = self.text("safety_settings", "", "file of SafetySettings; empty: defaults")
+        self._periods = self.number(
+            "watchdog_periods", 0.0, "periods of silence allowed; 0: as set", low=0.0, high=50.0
         )
-        ages = {"state_periods": periods, "command_periods": periods} if periods else {}
-        settings = settings.model_copy(update=ages)
+        required = self.flag(
+            "require_evaluation", False, "refuse a bundle that was never evaluated"
+        )
+        score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
+        self._minimum = required_score(required, score)
+        self._rest = self._mode = Mode.DAMP
+        self._why = "started"
+        self._refusal = ""
+        #: Commanded by hand; kept here, since the pipeline ends with a cleanup.
+        self._estopped = False
+        self._repeat: Any = None
+        self._command_out: Any = None
+        self._tally = Tally()
+        # A plain publisher, latched: it must also tell of stops while the node is inactive.
+        self._mode_out = self.publish_on("/safety/mode")
+        self.serve("/arm", self._arm)
+        self.serve("/disarm", lambda: self._leave(Event.DISARM, "disarmed"))
+        self.serve("/estop", lambda: self._leave(Event.ESTOP, "emergency stop"))
+        self.serve("/reset", self._reset)
+
+    # ------------------------------------------------------------ lifecycle
+
+    def configure(self) -> None:
+        """Read bundle and settings, connect, and command the safe stop from the first state on."""
+        bundle = read_bundle(self.given("bundle"), trusted=configured_keys(self._keys))
+        bundle.require_sha256(self._pinned).require_evaluation(self._minimum)
+        contract = bundle.contract
+        settings = load_config(SafetySettings, self._file) if self._file else SafetySettings()
+        if self._periods:
+            ages = {"state_periods": self._periods, "command_periods": self._periods}
+            settings = settings.model_copy(update=ages)
+        pipeline = SafetyPipeline(contract, 1, settings=settings)
         period_ns = round(contract.control_dt_s * 1e9)
+        self._contract, self._pipeline = contract, pipeline
         self._state_ns = round(settings.state_periods * period_ns)
         self._command_ns = round(settings.command_periods * period_ns)
-        self._silence = Watchdog(
-            self._state_ns,
-            self._command_ns,
-            period_ns=period_ns,
-            who="safety_node",
-            clock=clock,
-        )
-        self._pipeline = SafetyPipeline(contract, 1, settings=settings)
+        ages, clock = (self._state_ns, self._command_ns), self._steady_ns
+        self._silence = Watchdog(*ages, period_ns=period_ns, who="safety_node", clock=clock)
         self._vitals = VitalsIn(contract.joint_names, settings.vitals, clock=clock)
-        self._kp, self._kd = self._pipeline.filter.limits.kp, self._pipeline.filter.limits.kd
+        limits = pipeline.filter.limits
+        self._kp, self._kd = limits.kp, limits.kd
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
         self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)
@@ -91,35 +111,47 @@ class SafetyNode(StateNode):
         self._policy_ns: int | None = None
         self._run_from_ns = 0
         self._latest_ns = 0  # of all stamps since arming: a clock set back makes states stale
-        self._mode = Mode(int(self._pipeline.modes.mode[0]))
-        self._why = "started"
-        self._verdicts: Counter[str] = Counter()
-        self._violations: Counter[str] = Counter()
-        self._latency, self._tick_time = Window(), Window()
-        self._command_out = self.publish_on("/joint_command")
+        if self._estopped:
+            pipeline.estop()
+        self._rest, self._mode = pipeline.modes.safe_stop, Mode(int(pipeline.modes.mode[0]))
+        self._connect(settings.command_periods * contract.control_dt_s)
+
+    def _connect(self, timeout_s: float) -> None:
+        """Publishers and subscriptions, with what to do when one is lost."""
+        period_s = self._contract.control_dt_s
+        self._links = Links(self, on_loss=self._lost, on_late=self._watchdog)
+        for old in (self._command_out, self._repeat):
+            if old is not None:
+                self.give_up(old)
+        self._repeat = None
+        self._command_out = self.keep(
+            self.publish_on("/joint_command", qos=offered(period_s), links=self._links)
+        )
         self._verdict_out, self._record = self.publish_on("/safety/step"), VerdictWriter()
-        self._mode_out = self.publish_on("/safety/mode")
         self._mode_out.publish(String(data=self._mode.name))
-        self.listen_to_robot()
+        self.listen_to_robot(self._links)
         self._vitals.listen_on(self.listen)
-        self.listen("/policy/joint_command", self._on_policy)
-        self.serve("/arm", self._arm)
-        self.serve("/disarm", lambda: self._leave(self._pipeline.disarm, "disarmed"))
-        self.serve("/estop", lambda: self._leave(self._pipeline.estop, "emergency stop"))
-        self.serve("/reset", self._reset)
-        self.every(contract.control_dt_s, self._watchdog)
-        self.every(1.0, self._diagnose)
+        wanted = asked(period_s, timeout_s)
+        self.listen("/policy/joint_command", self._on_policy, qos=wanted, links=self._links)
+        self.every(period_s, self._watchdog)
+
+    def activate(self) -> None:
+        """From now on it may be armed; nothing moves by this."""
         self.report("ready", mode=self._mode.name)
 
-    def _required_score(self) -> float | None:
-        asked = self.flag("require_evaluation", False, "refuse a bundle that was never evaluated")
-        score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
-        return required_score(asked, score)
+    def deactivate(self) -> None:
+        """Safe stop, which every state from now on repeats."""
+        self._leave(Event.DISARM, "safety_node was deactivated")
+
+    def cleanup(self) -> None:
+        """Without states to answer, a timer repeats the safe stop."""
+        if self._command_out is not None and self._repeat is None:
+            self._repeat = self.keep(self.every(self._contract.control_dt_s, self._command_stop))
 
     # ------------------------------------------------------------ services
 
     def _arm(self) -> str:
-        reasons = self._not_ready()
+        reasons = [self.inactive] if not self.active else self._not_ready()
         if self._stream is not None and not reasons:
             try:
                 now = self._stream.stamp_ns or 0
@@ -134,30 +166,32 @@ class SafetyNode(StateNode):
     def _not_ready(self) -> list[str]:
         """Everything outside the filter that forbids moving."""
         if self._refusal:
-            return [self._refusal]
+            return [self._refusal, *self._links.problems()]
         now, reasons = self._steady_ns(), list[str]()
         if self._stream is None or now - self._stream.received_ns > self._state_ns:
             lacks = "" if self._stream is None else self._stream.lacks()
             reasons.append("no fresh state from robot_node" + (f": {lacks}" if lacks else ""))
         if self._policy_ns is None or now - self._policy_ns > self._command_ns:
             reasons.append("no fresh command from policy_node (not running, or not warmed up)")
-        vitals = self._vitals.problem()
-        return reasons + self._rivals() + ([vitals] if vitals else [])
+        return reasons + self._rivals() + self._links.problems() + self._vitals.problems()
 
     def _rivals(self) -> list[str]:
         """Topics that more than one node commands on."""
         counts = {t: self.count_publishers(t) for t in ("/policy/joint_command", "/joint_command")}
         return [f"{n} publishers on {topic}" for topic, n in counts.items() if n > 1]
 
-    def _leave(self, change: Callable[[], None], why: str) -> str:
-        change()
+    def _leave(self, event: Event, why: str) -> str:
+        if event in (Event.ESTOP, Event.RESET):
+            self._estopped = event is Event.ESTOP
+        if self.phase != "unconfigured":
+            self._pipeline.modes.fire(event)
         self._stop_now(why)
         return ""
 
     def _reset(self) -> str:
         if self._mode in MOVING:
             return f"mode is {self._mode.name}: /disarm first"
-        return self._leave(self._pipeline.reset_estop, "reset")
+        return self._leave(Event.RESET, "reset")
 
     # ------------------------------------------------------------ what comes in
 
@@ -189,6 +223,11 @@ class SafetyNode(StateNode):
 
     def _on_policy(self, message: Any) -> None:
         """Policy commands drive RUN."""
+        if not len(message.position):
+            self._policy_ns = None  # nor may anybody arm, until it commands again
+            if self._mode in MOVING:
+                self._fault("the policy asked for a safe stop")
+            return
         self._policy_ns = self._steady_ns()
         if self._mode is not Mode.RUN or self._stream is None:
             return
@@ -197,9 +236,7 @@ class SafetyNode(StateNode):
         except FerryError as error:
             self._fault(str(error))
             return
-        if q_des is None:
-            self._fault("the policy asked for a safe stop")
-            return
+        assert q_des is not None  # it has positions
         stamp_ns = to_ns(message.header.stamp)
         since_ns = (self._stream.stamp_ns or 0) - self._run_from_ns
         # Not so if the clock was set back since: all would look that old, for as long as it was.
@@ -209,7 +246,7 @@ class SafetyNode(StateNode):
         self._tick(self._stream, command)
         arrival = self._stream.arrival_ns(stamp_ns)
         if arrival is not None:
-            self._latency.add((self._steady_ns() - arrival) * 1e-9)
+            self._tally.latency.add((self._steady_ns() - arrival) * 1e-9)
 
     # ------------------------------------------------------------ the tick
 
@@ -230,14 +267,9 @@ class SafetyNode(StateNode):
             self._command_out.publish(self._writer.safe_stop(answered_ns))
         else:
             self._command_out.publish(self._writer.targets(answered_ns, tick.command.q_des[0]))
-        self._tick_time.add(time.perf_counter() - start)
-        verdict = Verdict(int(tick.verdict[0]))
-        told = len(tick.violations) if verdict is not Verdict.PASS or tick.warned else 0
-        self._verdict_out.publish(self._record.write(answered_ns, verdict, int(tick.mode[0]), told))
-        self._verdicts[verdict.name] += 1
-        if verdict is not Verdict.PASS or tick.warned:
-            for violation in tick.violations:
-                self._violations[f"{violation.kind} {violation.joint or ''}".strip()] += 1
+        self._tally.tick_time.add(time.perf_counter() - start)
+        self._tally.add(tick)
+        self._verdict_out.publish(self._record.write(answered_ns, tick))
         if Mode(int(tick.mode[0])) is not self._mode:
             self._announce("; ".join(map(str, tick.violations)) if tick.stop[0] else "ramp over")
 
@@ -246,12 +278,19 @@ class SafetyNode(StateNode):
 
     def _watchdog(self) -> None:
         received_ns = 0 if self._stream is None else self._stream.received_ns
-        silent = self._silence.look(received_ns, self._policy_ns or 0) or self._vitals.problem()
+        silent = self._silence.look(received_ns, self._policy_ns or 0)
         if self._mode not in MOVING:
             return
-        rivals = self._rivals()
-        if rivals or silent:
-            self._fault("; ".join(rivals) or silent)
+        wrong = self._rivals() or self._vitals.problems()
+        if wrong or silent:
+            self._fault("; ".join(wrong) or silent)
+
+    def _lost(self, why: str) -> None:
+        """Somebody is gone: no need to wait until it is late."""
+        if self._mode in MOVING:
+            received_ns = 0 if self._stream is None else self._stream.received_ns
+            # After a pause of this process all others look gone; then the watchdog knows better.
+            self._fault(self._silence.look(received_ns, self._policy_ns or 0) or why)
 
     # ------------------------------------------------------------ ways out
 
@@ -262,13 +301,18 @@ class SafetyNode(StateNode):
 
     def _stop_now(self, why: str) -> None:
         """Tell the robot at once, without waiting for the next state."""
-        stamp = None if self._stream is None else self._stream.stamp_ns
-        self._command_out.publish(self._writer.safe_stop(stamp or time.time_ns()))
+        self._command_stop()
         self._announce(why)
+
+    def _command_stop(self) -> None:
+        if self._command_out is not None:
+            self._command_out.publish(self._writer.safe_stop(self.newest_ns or time.time_ns()))
 
     def _announce(self, why: str) -> None:
         """Publish the mode if it changed, and why."""
-        mode = Mode(int(self._pipeline.modes.mode[0]))
+        mode = Mode.ESTOP if self._estopped else self._rest
+        if self.phase != "unconfigured":
+            mode = Mode(int(self._pipeline.modes.mode[0]))
         if mode is self._mode:
             return
         self._mode, self._why = mode, why
@@ -277,27 +321,24 @@ class SafetyNode(StateNode):
         self._mode_out.publish(String(data=mode.name))
         self.get_logger().info(f"mode {mode.name}: {why}")
         self.report("mode", mode=mode.name, reason=why)
-        self._diagnose()
+        if self.active:
+            self.describe()
 
     # ------------------------------------------------------------ reports
 
-    def _diagnose(self) -> None:
-        level = OK if self._mode in MOVING else ERROR if self._refusal else WARN
-        why = self._refusal or self._why
-        self.diagnose(self._summary(), level=level, message=f"{self._mode.name}: {why}")
-
-    def _summary(self) -> dict[str, object]:
-        return {
-            **{f"verdict {v.name}": self._verdicts[v.name] for v in Verdict},
-            **{f"violation {name}": n for name, n in sorted(self._violations.items())},
-            **self._latency.milliseconds("state_to_command"),
-            **self._tick_time.milliseconds("tick"),
-        }
+    def describe(self) -> None:
+        """Publish diagnostics: mode and why, verdicts, violations, latency."""
+        problems = self._links.problems()
+        wrong = bool(self._refusal or problems)
+        level = OK if self._mode in MOVING else ERROR if wrong else WARN
+        why = "; ".join([self._refusal or self._why, *problems])
+        values = {**self._tally.summary(), **self._links.counts}
+        self.diagnose(values, level=level, message=f"{self._mode.name}: {why}")
 
     def close(self) -> None:
         """Leave the robot in its safe stop and say how it went."""
-        self._leave(self._pipeline.disarm, "safety_node ends")
-        self.report("summary", mode=self._mode.name, reason=self._why, **self._summary())
+        self._leave(Event.DISARM, "safety_node ends")
+        self.report("summary", mode=self._mode.name, reason=self._why, **self._tally.summary())
 
 
 def main() -> None:

@@ -67,7 +67,8 @@ class SafetyPipeline:
         self.contract = contract
         self.num = num
         self.filter = SafetyFilter(contract, num, settings=chosen)
-        goal = np.array(contract.action.offset)
+        # Not the action's offset, which is zero where actions count from the measured pose.
+        goal = np.array([j.q_default for j in contract.actuated])
         self.modes = ModeMachine(
             num,
             safe_stop=contract.safe_stop,

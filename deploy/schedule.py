@@ -1,17 +1,18 @@
-"""What an operator will ask for, as data: velocity commands at a fixed step."""
+"""What an operator will ask for, as data: velocities, or poses of an arm, at a fixed step."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from real.contract import CommandLimits
+from real.contract import CommandLimits, PolicyContract
 from real.errors import FerryError
+from real.reach import ReachSpace
 
 Array = NDArray[np.float64]
 
@@ -24,11 +25,13 @@ class Schedule:
         dt_s: time from one to the next [s].
         names: e.g. ``("vx", "vy", "wz")``.
         commands: ``[T, C]``.
+        frame: link in whose frame poses are; empty for velocities.
     """
 
     dt_s: float
     names: tuple[str, ...]
     commands: Array
+    frame: str = ""
 
     def __post_init__(self) -> None:
         shape = self.commands.shape
@@ -52,7 +55,7 @@ class Schedule:
     def first(self, seconds: float) -> Schedule:
         """Its beginning."""
         rows = max(1, round(seconds / self.dt_s))
-        return Schedule(self.dt_s, self.names, self.commands[:rows])
+        return replace(self, commands=self.commands[:rows])
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -60,6 +63,7 @@ class Schedule:
             "dt": self.dt_s,
             "names": list(self.names),
             "commands": cast("list[list[float]]", self.commands.tolist()),
+            "frame": self.frame,
         }
         path.write_text(json.dumps(body))
 
@@ -76,6 +80,7 @@ class Schedule:
                 float(body["dt"]),
                 tuple(str(n) for n in body["names"]),
                 np.array(body["commands"], dtype=np.float64),
+                str(body.get("frame", "")),
             )
         except OSError as error:
             raise FerryError(f"schedule {path} cannot be read: {error.strerror}") from error
@@ -108,3 +113,30 @@ def tour(limits: CommandLimits, *, seconds: float = 60.0, dt_s: float = 0.05) ->
     edges: Array = np.rint(np.cumsum(weights) / weights.sum() * rows)
     counts: NDArray[np.intp] = np.diff(edges, prepend=0.0).astype(np.intp)
     return Schedule(dt_s, limits.names, np.repeat(corners, counts, axis=0))
+
+
+def arm_tour(
+    contract: PolicyContract, *, seconds: float = 60.0, dt_s: float = 0.05, stay_s: float = 3.0
+) -> Schedule:
+    """The pose that an arm starts in, then others that it can reach, each for ``stay_s``.
+
+    Args:
+        contract: of a policy that is commanded poses; gives their range and frame.
+        seconds: how long it takes [s].
+        dt_s: step [s].
+        stay_s: how long each pose is asked for [s].
+
+    Raises:
+        FerryError: the policy is not commanded poses.
+    """
+    if contract.reach is None:
+        raise FerryError(f"the policy for {contract.robot!r} is not commanded poses")
+    limits = contract.command
+    space = ReachSpace(contract.reach, contract.joints, low=limits.low, high=limits.high)
+    rows, stay = max(1, round(seconds / dt_s)), max(1, round(stay_s / dt_s))
+    others = -(-rows // stay) - 1
+    poses = [space.rest[None]]
+    if others:
+        poses.append(space.draw([np.random.default_rng(i) for i in range(others)]))
+    commands = np.repeat(np.concatenate(poses), stay, axis=0)[:rows]
+    return Schedule(dt_s, limits.names, commands, contract.base_link)

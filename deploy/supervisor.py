@@ -16,7 +16,7 @@ from deploy.graph_run import GraphReport, Progress, run_graph
 from deploy.options import read_options, safety_file
 from deploy.preflight import Cleared, preflight
 from deploy.processes import Status
-from deploy.schedule import Schedule, tour
+from deploy.schedule import Schedule, arm_tour, tour
 from real.errors import FerryError
 
 
@@ -204,7 +204,10 @@ def _plan(cleared: Cleared, schedule: Schedule | None, seconds: float | None) ->
         return schedule if seconds is None else schedule.first(seconds)
     if not cleared.choice.simulated:
         return None
-    return tour(cleared.bundle.contract.command, seconds=60.0 if seconds is None else seconds)
+    contract, length = cleared.bundle.contract, 60.0 if seconds is None else seconds
+    if contract.reach is not None:
+        return arm_tour(contract, seconds=length)
+    return tour(contract.command, seconds=length)
 
 
 def _operator_files(plan: Schedule | None, folder: Path) -> dict[str, Path]:

@@ -167,15 +167,15 @@ class VitalsIn:
             state, temperature=hot, voltage=self._voltage, height=self._height
         )
 
-    def problem(self) -> str:
-        """What is wrong with the reports themselves, or nothing."""
+    def problems(self) -> list[str]:
+        """What is wrong with the reports themselves."""
         now = self._clock()
         missed = [
             f"no {what} for {(now - at) * 1e-9:.0f} s, which was reported before"
             for what, at in self._heard_ns.items()
             if now - at > SILENT_S * 1e9
         ]
-        return self._unknown or "; ".join(missed)
+        return [self._unknown] if self._unknown else missed
 
     def _heard(self, what: str, value: float) -> bool:
         """Note that a value came; NaN is none."""

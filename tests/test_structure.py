@@ -38,6 +38,9 @@ NODE_FILES = {
     "deploy/ros2_trajectory.py",
     "deploy/state_stream.py",
     "deploy/vitals_wire.py",
+    "deploy/state_listener.py",
+    "deploy/lifecycle.py",
+    "deploy/links.py",
 }
 LAUNCH_FILES = {"deploy/launch/robot.launch.py"}
 # fmt: off

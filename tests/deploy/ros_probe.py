@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.parameter_client import AsyncParameterClient
@@ -22,6 +23,7 @@ from std_srvs.srv import Trigger
 
 from deploy.convert import to_ns
 from deploy.graph import LOOPBACK, Graph, RobotChoice, graph
+from deploy.links import offered
 from deploy.processes import Supervisor
 from deploy.records import read_step
 from tests.deploy.stand_bundle import write_bundle
@@ -49,6 +51,7 @@ class Probe:
         self.wishes: list[JointState] = []
         self.steps = []
         self.diagnostics: dict[str, str] = {}
+        self.values: dict[str, dict[str, str]] = {}
         self.on_state = None
         self._new = threading.Condition()
         listen = self.node.create_subscription
@@ -86,6 +89,7 @@ class Probe:
     def _diagnosed(self, message):
         for status in message.status:
             self.diagnostics[status.name] = status.message
+            self.values[status.name] = {v.key: v.value for v in status.values}
 
     def _spin(self):
         while self._running:
@@ -108,15 +112,33 @@ class Probe:
         """Wait for a node's diagnostics to contain words."""
         self.until(lambda: words in self.diagnostics.get(node, ""), f"{node} says {words!r}")
 
-    def call(self, service):
-        """Call a Trigger service: (success, message)."""
-        client = self.node.create_client(Trigger, service)
+    def ask(self, type_, service, request):
+        """Call a service and return its answer."""
+        client = self.node.create_client(type_, service)
         assert client.wait_for_service(timeout_sec=PATIENCE_S), f"nobody offers {service}"
         done = threading.Event()
-        future = client.call_async(Trigger.Request())
+        future = client.call_async(request)
         future.add_done_callback(lambda _: done.set())
         assert done.wait(PATIENCE_S), f"{service} does not answer"
-        return future.result().success, future.result().message
+        return future.result()
+
+    def call(self, service):
+        """Call a Trigger service: (success, message)."""
+        answer = self.ask(Trigger, service, Trigger.Request())
+        return answer.success, answer.message
+
+    def change(self, node, label):
+        """Ask for a transition of a node's lifecycle: whether it was made."""
+        request = ChangeState.Request()
+        request.transition.label = label
+        return self.ask(ChangeState, f"/{node}/change_state", request).success
+
+    def transition(self, node, label):
+        """The same, and the state then."""
+        done = self.change(node, label)
+        return done, self.ask(
+            GetState, f"/{node}/get_state", GetState.Request()
+        ).current_state.label
 
     def until_answered(self, service, answer):
         """Call a Trigger service until it answers so: a node may not have heard the mode yet."""
@@ -172,7 +194,7 @@ class Probe:
 
     def policy(self, names, targets):
         """Act as the policy: answer every fourth state with ``targets()`` for joints ``names``."""
-        out = self.node.create_publisher(JointState, "/policy/joint_command", RELIABLE)
+        out = self.node.create_publisher(JointState, "/policy/joint_command", offered(0.02))
         count = [0]
 
         def answer(state):
@@ -185,6 +207,7 @@ class Probe:
                     out.publish(message)
 
         self.on_state = answer
+        return out
 
     def close(self):
         self._running = False

@@ -248,6 +248,7 @@ def test_the_wire_uses_the_types_that_the_design_names():
         "/battery_state": "BatteryState",
         "/base_height": "PointStamped",
         "/cmd_vel": "Twist",
+        "/target_pose": "PoseStamped",
         "/policy/joint_command": "JointState",
         "/joint_command": "JointState",
         "/policy/step": "Float64MultiArray",

@@ -15,10 +15,11 @@ import pytest
 pytest.importorskip("rclpy")
 
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import JointState
 
 from deploy.graph import RobotChoice, graph
 from tests.deploy.faulty_robot import A1, Voice
-from tests.deploy.ros_probe import describe, positions, running
+from tests.deploy.ros_probe import LATCHED, RELIABLE, describe, positions, running
 from tests.deploy.stand_bundle import write_bundle
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
@@ -114,8 +115,12 @@ def test_an_emergency_stop_holds_while_joints_are_moved_and_the_policy_goes_on(t
         probe.until_mode("DAMP")
         measured, before = voice.q.copy(), len(probe.commands)
         probe.arm()
-        targets = [positions(c, NAMES) for c in probe.commands[before:] if len(c.position)]
-        np.testing.assert_allclose(targets[0], measured, atol=0.05)
+
+        def targets():
+            return [positions(c, NAMES) for c in probe.commands[before:] if len(c.position)]
+
+        probe.until(targets, "a target: the mode may be heard before it")
+        np.testing.assert_allclose(targets()[0], measured, atol=0.05)
 
 
 def test_late_inference_ends_in_damp(tmp_path):
@@ -135,8 +140,39 @@ def test_what_is_not_latched_is_not_heard_and_arming_is_refused(tmp_path):
     # Volatile and best effort, where all that listen want it kept and reliable.
     with running(describe(tmp_path, without=("robot_node",)), tmp_path) as (_, probe):
         Voice(probe, qos=BEST_EFFORT)
-        probe.refused("robot_node has not published /robot/contract yet")
+        words = probe.refused("/robot/contract: incompatible QoS of publisher 'probe'")
+        assert "robot_node has not published /robot/contract yet" in words
         assert not any(len(c.position) for c in probe.commands)
+
+
+def test_what_the_middleware_tells_of_a_command_topic_bars_arming_or_stops(tmp_path):
+    topic = "/policy/joint_command"
+    with running(describe(tmp_path, without=("policy_node",)), tmp_path) as (_, probe):
+        # Without a deadline it is not heard; a listener that wants what is latched does not hear.
+        mute = probe.node.create_publisher(JointState, topic, RELIABLE)
+        words = probe.refused(f"{topic}: incompatible QoS of publisher 'probe'")
+        assert "deadline" in words
+        probe.until_said("safety_node", f"{topic}: incompatible QoS of publisher 'probe'")
+        deaf = probe.node.create_subscription(JointState, "/joint_command", print, LATCHED)
+        probe.refused("/joint_command: incompatible QoS of listener 'probe'")
+        probe.node.destroy_publisher(mute)
+        probe.node.destroy_subscription(deaf)
+        out = probe.policy(lambda: NAMES, lambda: DEFAULT)
+        probe.arm()
+        # Late: the deadline's event wakes the watchdog, which stops the robot.
+        answer, probe.on_state = probe.on_state, None
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", "DAMP: no policy command for")
+        missed = f"deadline missed {topic}"
+        probe.until(lambda: missed in probe.values["safety_node"], missed)
+        probe.on_state = answer
+        probe.arm()
+        # Gone: nobody waits until it is late.
+        probe.on_state = None
+        probe.node.destroy_publisher(out)
+        probe.until_mode("DAMP")
+        probe.until_said("safety_node", f"nobody publishes {topic} any more")
+        probe.refused(f"nobody publishes {topic} any more")
 
 
 def test_a_driver_call_that_blocks_is_noticed_by_all_others(tmp_path):

@@ -21,8 +21,10 @@ DECLARING = {"text": "", "needed": "", "number": None, "flag": None}
 
 def declared(node):
     """Name, default and description of every parameter that a node's source declares."""
-    tree = ast.parse((DEPLOY / f"{node}.py").read_text())
-    for call in ast.walk(tree):
+    # Nodes with a lifecycle have what all of those have, too.
+    files = [f"{node}.py"] + (["lifecycle.py"] if node != "operator_node" else [])
+    calls = [c for f in files for c in ast.walk(ast.parse((DEPLOY / f).read_text()))]
+    for call in calls:
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
             continue
         if call.func.attr in DECLARING and ast.unparse(call.func.value) == "self":

@@ -10,6 +10,7 @@ import pytest
 from deploy.contract_check import contract_problems
 from deploy.controller import Controller
 from deploy.safety import SafetySettings
+from deploy.safety_pipeline import SafetyPipeline
 from real.action import ActionSpec
 from real.contract import CommandLimits, PolicyContract
 from real.kinematics import Chain, ChainJoint
@@ -83,6 +84,16 @@ def test_an_arm_is_brought_to_the_commanded_pose_and_home_if_nothing_is_commande
     rest = space.kinematics.pose(np.array([[j.q_default for j in contract.joints]]))
     here = space.kinematics.pose(state.q[1:])
     np.testing.assert_allclose(here[0], rest[0], atol=0.02)
+
+
+def test_the_ramp_ends_in_the_default_pose_also_where_actions_count_from_the_joints():
+    contract = arm_contract()
+    default = np.array([[j.q_default for j in contract.joints]])
+    safety = SafetyPipeline(contract, 1, settings=SafetySettings(ramp_s=0.5))
+    state = replace(RobotState.zeros(1, 7), q=default + 0.1)
+    assert safety.arm(0, state) == []
+    np.testing.assert_allclose(safety.modes.ramp_target(250_000_000), default + 0.05)
+    np.testing.assert_allclose(safety.modes.ramp_target(500_000_000), default)
 
 
 @pytest.mark.parametrize(

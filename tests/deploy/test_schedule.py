@@ -3,9 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deploy.schedule import Schedule, tour
+from deploy.schedule import Schedule, arm_tour, tour
 from real.errors import FerryError
-from tests.deploy.stand_bundle import LIMITS
+from real.reach import ReachSpace
+from tests.deploy.stand_bundle import LIMITS, stand_contract
+from tests.deploy.test_reach import arm_contract
 
 
 def test_a_schedule_survives_its_file(tmp_path):
@@ -60,3 +62,19 @@ def test_a_tour_visits_both_ends_of_every_command_one_at_a_time_and_stands_betwe
     assert not rows[-1].any()
     changes = np.flatnonzero(np.any(np.diff(rows, axis=0) != 0, axis=1))
     assert len(changes) == 12  # six legs, each begun and ended
+
+
+def test_an_arms_tour_begins_at_rest_and_asks_for_poses_that_it_can_reach(tmp_path):
+    contract = arm_contract()
+    arm_tour(contract, seconds=10.0, stay_s=4.0).save(tmp_path / "s.json")
+    got = Schedule.load(tmp_path / "s.json")
+    assert (got.frame, got.seconds, got.commands.shape) == ("panda_link0", 10.0, (200, 7))
+    box = {"low": contract.command.low, "high": contract.command.high}
+    space = ReachSpace(contract.reach, contract.joints, **box)
+    np.testing.assert_allclose(got.commands[0], space.rest)
+    assert space.inside(got.commands).all()
+    # 80 rows each, and the last pose cut short.
+    changes = np.flatnonzero(np.abs(np.diff(got.commands, axis=0)).max(axis=1) > 1e-9) + 1
+    assert changes.tolist() == [80, 160]
+    with pytest.raises(FerryError, match="not commanded poses"):
+        arm_tour(stand_contract())

@@ -110,16 +110,15 @@ def test_what_was_reported_and_stops_is_missed_until_the_robot_starts_anew():
     hot[3] = 40.0
     out.publish(reporting(hot, voltage=24.0), 0)
     now[0] += round(SILENT_S * S)
-    assert reader.problem() == ""
+    assert reader.problems() == []
     out.publish(reporting(hot, voltage=np.nan), S)
     now[0] += S
-    assert reader.problem() == "no voltage of the battery for 4 s, which was reported before"
+    assert reader.problems() == ["no voltage of the battery for 4 s, which was reported before"]
     reader.forget()
-    assert reader.problem() == ""
+    assert reader.problems() == []
     wire.callbacks[TEMPERATURES](type("M", (), {"header": type("H", (), {"frame_id": "FL_hip"})}))
-    assert (
-        reader.problem() == "/motor_temperatures: no joint 'FL_hip' (did you mean 'FL_hip_joint'?)"
-    )
+    (unknown,) = reader.problems()
+    assert unknown == "/motor_temperatures: no joint 'FL_hip' (did you mean 'FL_hip_joint'?)"
 
 
 def test_a_hot_motor_an_empty_battery_a_low_base_and_a_dead_sensor_each_stop_the_robot(tmp_path):
