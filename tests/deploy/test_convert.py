@@ -18,7 +18,9 @@ from deploy.convert import (
     JointOrder,
     StateReader,
     StateWriter,
+    make_pose,
     make_twist,
+    read_pose,
     read_twist,
     set_stamp,
     to_ns,
@@ -237,6 +239,16 @@ def test_diagnostics_write_numbers_short_and_leave_unknown_ones_empty():
         "node", STAMP, level=b"\x01", message="m", values={"a": 1 / 3, "b": float("nan"), "c": 7}
     ).status[0]
     assert [(v.key, v.value) for v in status.values] == [("a", "0.3333"), ("b", ""), ("c", "7")]
+
+
+def test_a_pose_crosses_whole_in_its_frame_and_in_no_other():
+    pose = [0.4, -0.2, 0.3, 0.5, -0.5, 0.1, 0.7]
+    message = make_pose(pose, "panda_link0")
+    o = message.pose.orientation
+    assert (o.w, o.x, o.y, o.z) == (0.5, -0.5, 0.1, 0.7)
+    np.testing.assert_array_equal(read_pose(message, "panda_link0"), pose)
+    with pytest.raises(FerryError, match="in frame 'panda_link0'; expected 'base', the robot's"):
+        read_pose(message, "base")
 
 
 def test_the_wire_uses_the_types_that_the_design_names():
