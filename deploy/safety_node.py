@@ -81,7 +81,7 @@ class SafetyNode(StateNode):
         )
         self._pipeline = SafetyPipeline(contract, 1, settings=settings)
         limits = self._pipeline.filter.limits
-        self._kp, self._kd = limits.kp, limits.kd
+        self._kp, self._kd = limits.kp[None], limits.kd[None]
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
         self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)
