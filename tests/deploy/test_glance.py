@@ -8,11 +8,13 @@ import math
 import numpy as np
 import pytest
 
+from deploy.checks import Check
 from deploy.glance import Before, Glance
 from deploy.safety import SafetySettings, Verdict
 from deploy.safety_settings import bounds_of
+from deploy.vitals import VitalSettings
 from real.frames import from_rpy
-from real.joint_limits import JointLimits
+from real.joint_limits import JointLimits, LimitKind
 from tests.deploy.safety_bench import CONTRACT, DT, NOW, POSE, Bench
 
 LIMITS = JointLimits.from_joints(CONTRACT.actuated)
@@ -140,6 +142,51 @@ def test_a_joint_that_jumps_and_one_at_which_torque_fades_are_not_fine():
     look.bench.dq[0, JOINT] = -0.91 * LIMITS.dq_max[JOINT]
     look.wish[JOINT] -= 0.02  # less than the damping that holds against it
     assert not look.fine()
+
+
+def change(bench, field, value, *, joint=slice(None)):
+    array = getattr(bench, field)
+    array[0, joint] = value
+
+
+#: What brings every fault and limit about, from a robot whose commands passed at a glance.
+#: A check that is not named here is one that the look may not know of, and would let pass.
+CASES = {
+    Check.CLOCK: lambda b: b.send(POSE, advance=0),
+    Check.STATE_STALE: lambda b: setattr(b, "state_age", 10 * DT),
+    Check.STATE_NOT_FINITE: lambda b: change(b, "dq", math.nan, joint=JOINT),
+    Check.FALL: lambda b: change(b, "quat", from_rpy([1.2, 0.0, 0.0])),
+    Check.TILT: lambda b: change(b, "quat", from_rpy([0.8, 0.0, 0.0])),
+    Check.HEIGHT: lambda b: setattr(b, "height", np.array([0.1])),
+    Check.GYRO: lambda b: change(b, "gyro", 200.0),
+    Check.TEMPERATURE: lambda b: setattr(b, "temperature", np.full((1, 12), 90.0)),
+    Check.VOLTAGE: lambda b: setattr(b, "voltage", np.array([10.0])),
+    Check.OUTSIDE: lambda b: change(b, "q", LIMITS.q_max[JOINT] + 0.3, joint=JOINT),
+    Check.JUMP: lambda b: change(b, "q", POSE[JOINT] + 1.4, joint=JOINT),
+    Check.COMMAND_STALE: lambda b: setattr(b, "command_age", 10 * DT),
+    Check.COMMAND_NOT_FINITE: lambda b: b.send(np.full(12, math.nan)),
+    Check.COMMAND_IMPLAUSIBLE: lambda b: b.send(POSE + 100.0),
+    LimitKind.POSITION: lambda b: b.send(POSE + 3.0),
+    LimitKind.ACCELERATION: lambda b: b.send(POSE + 3.0),
+    LimitKind.RATE: lambda b: (b.send(POSE + 0.4), b.send(POSE + 3.0))[1],
+    LimitKind.TORQUE: lambda b: (b.send(POSE + 0.5), b.send(POSE + 1.0))[1],
+    LimitKind.VELOCITY: lambda b: (b.send(POSE + 0.4), change(b, "dq", 28.5), b.send(POSE + 0.9))[
+        2
+    ],
+}
+#: Those of the modes and of the nodes, and of a box, with which the filter does not look.
+ELSEWHERE = {Check.EXCEPTION, Check.MODE, Check.RAMP, Check.WORKSPACE}
+
+
+@pytest.mark.parametrize("kind", [k for k in (*Check, *LimitKind) if k not in ELSEWHERE])
+def test_every_fault_and_limit_is_still_found_after_a_look(kind):
+    bench = Bench(vitals=VitalSettings(height_min=0.2, voltage_min=20.0))
+    for _ in range(3):
+        assert bench.send(POSE).verdict[0] == Verdict.PASS
+    result = CASES[kind](bench)
+    if result is None:
+        result = bench.send(POSE)
+    assert kind in {violation.kind for violation in result.violations}
 
 
 def test_a_stream_of_states_is_answered_as_that_of_two_robots():
