@@ -121,7 +121,7 @@ class Controller:
         try:
             running = self.safety.advance(now_ns, state)
             output = self.policy.step(state, command, running=running)
-            if output.stop.any():
+            if np.count_nonzero(output.stop):
                 log.warning("robots %s stop: %s", np.flatnonzero(output.stop), _NOT_FINITE)
                 self.safety.fault(output.stop)
         except Exception as error:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy.checks import Check, Fault
+from deploy.safety_settings import SafetySettings
+from real.contract import PolicyContract
 from real.signals import RobotState
 
 Array = NDArray[np.float64]
@@ -45,13 +47,23 @@ class GyroCheck:
 
     def __init__(self, num: int, *, share: float, slack: float, gap_ns: int) -> None:
         self._share, self._slack, self._gap_ns = share, slack, gap_ns
+        #: No component this far apart: no robot can be beyond the slack, and none is NaN.
+        self._near = slack / math.sqrt(3.0)
         self._quat: Array = np.full((num, 4), np.nan)
         self._gyro: Array = np.zeros((num, 3))
-        #: ``[N, 2, 3]`` turn of the orientation and integral of the gyroscope [rad].
         self._turned: Array = np.zeros((num, 2, 3))
+        #: The same three of one robot that :meth:`agrees` took in, newer than the arrays.
+        self._one: tuple[list[float], list[float], list[float], list[float]] | None = None
+
+    @property
+    def turned(self) -> Array:
+        """``[N, 2, 3]`` recent turn of the orientation and integral of the gyroscope [rad]."""
+        self._settle()
+        return self._turned
 
     def reset(self, rows: Rows = None) -> None:
         """Forget what robots ``rows`` (ids or mask; None for all) have turned."""
+        self._settle()
         chosen = slice(None) if rows is None else rows
         self._quat, self._turned = self._quat.copy(), self._turned.copy()
         self._quat[chosen] = np.nan
@@ -67,54 +79,62 @@ class GyroCheck:
         Returns:
             Robots whose gyroscope and orientation differ, or None.
         """
-        if self._quat.shape[0] == 1 and self._agrees(state, int(elapsed_ns[0])):
+        if self._quat.shape[0] == 1 and self.agrees(state, elapsed_ns):
             return None
+        self._settle()
         dt = (np.maximum(elapsed_ns, 0) * 1e-9)[:, None]
         with np.errstate(invalid="ignore", over="ignore"):
             turned = self._integrate(state, dt)
             apart = turned[:, 0] - turned[:, 1]
         self._turned = turned
         self._quat, self._gyro = state.quat_wb.copy(), state.gyro_b.copy()
-        # No component this far apart: no robot can be beyond the slack, and none is NaN.
-        near = np.abs(apart) < self._slack / math.sqrt(3.0)
+        near = np.abs(apart) < self._near
         if near.all() and (elapsed_ns <= self._gap_ns).all():
             return None
         return self._compare(turned, apart, elapsed_ns > self._gap_ns)
 
-    def _agrees(self, state: RobotState, elapsed_ns: int) -> bool:
+    def agrees(self, state: RobotState, elapsed_ns: Stamps) -> bool:
         """One robot whose turns agree, as nearly always: the same sums, ten times as fast.
 
-        True once the state is taken in; False changes nothing and leaves it to the arrays. The
-        numbers are those of :meth:`_integrate` to the last digits, not bit by bit.
+        True once the state is taken in; False changes nothing and leaves it to :meth:`update`. The
+        numbers are those of its arrays to the last digits, not bit by bit.
+
+        Args:
+            state: the state, N = 1.
+            elapsed_ns: ``[1]`` since the state before [ns].
         """
-        if elapsed_ns > self._gap_ns:
+        elapsed = elapsed_ns.item()
+        if elapsed > self._gap_ns:
             return False
-        dt = max(elapsed_ns, 0) * 1e-9
-        pw, px, py, pz = self._quat[0].tolist()
-        qw, qx, qy, qz = state.quat_wb[0].tolist()
+        if self._one is None:
+            turns = self._turned[0].tolist()
+            self._one = (self._quat[0].tolist(), self._gyro[0].tolist(), turns[0], turns[1])
+        (pw, px, py, pz), (lx, ly, lz), (ax, ay, az), (bx, by, bz) = self._one
+        quat, gyro = state.quat_wb[0].tolist(), state.gyro_b[0].tolist()
+        (qw, qx, qy, qz), (gx, gy, gz) = quat, gyro
+        dt = max(elapsed, 0) * 1e-9
         side = 2.0 if pw * qw + px * qx + py * qy + pz * qz >= 0.0 else -2.0
-        turn = (
-            side * (pw * qx - px * qw - py * qz + pz * qy),
-            side * (pw * qy + px * qz - py * qw - pz * qx),
-            side * (pw * qz - px * qy + py * qx - pz * qw),
-        )
         left, half = max(1.0 - dt / MEMORY_S, 0.0), 0.5 * dt
-        turned, near = self._turned[0].tolist(), self._slack / math.sqrt(3.0)
-        both = (
-            [left * old + new for old, new in zip(turned[0], turn, strict=True)],
-            [
-                left * old + half * (last + rate)
-                for old, last, rate in zip(
-                    turned[1], self._gyro[0].tolist(), state.gyro_b[0].tolist(), strict=True
-                )
-            ],
-        )
+        ax = left * ax + side * (pw * qx - px * qw - py * qz + pz * qy)
+        ay = left * ay + side * (pw * qy + px * qz - py * qw - pz * qx)
+        az = left * az + side * (pw * qz - px * qy + py * qx - pz * qw)
+        bx = left * bx + half * (lx + gx)
+        by = left * by + half * (ly + gy)
+        bz = left * bz + half * (lz + gz)
+        near = self._near
         # False for NaN as well, of a first state or a broken one.
-        if not all(abs(a - b) < near for a, b in zip(*both, strict=True)):
+        if not (abs(ax - bx) < near and abs(ay - by) < near and abs(az - bz) < near):
             return False
-        self._turned = np.array([both])
-        self._quat, self._gyro = state.quat_wb.copy(), state.gyro_b.copy()
+        self._one = (quat, gyro, [ax, ay, az], [bx, by, bz])
         return True
+
+    def _settle(self) -> None:
+        """Bring the arrays up to date."""
+        if self._one is not None:
+            quat, gyro, turn, integral = self._one
+            self._quat, self._gyro = np.array([quat]), np.array([gyro])
+            self._turned = np.array([[turn, integral]])
+            self._one = None
 
     def _compare(self, turned: Array, apart: Array, late: Mask) -> Fault | None:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -137,3 +157,11 @@ class GyroCheck:
         # The mean of both ends: a gyroscope samples, an orientation has been through all of it.
         both[:, 1] += (self._gyro + state.gyro_b) * (0.5 * dt)
         return both
+
+
+def gyro_check(contract: PolicyContract, num: int, *, settings: SafetySettings) -> GyroCheck | None:
+    """None where it is disabled, or the base stands still and needs no IMU."""
+    if settings.gyro_slack is None or contract.base != "floating":
+        return None
+    gap_ns = round(2.5 * contract.control_dt_s * 1e9)
+    return GyroCheck(num, share=settings.gyro_share, slack=settings.gyro_slack, gap_ns=gap_ns)

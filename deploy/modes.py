@@ -97,7 +97,10 @@ class ModeMachine:
         reach: how far from the goal a joint may be when the ramp is over [rad or m].
 
     Attributes:
-        mode: ``[N]`` :class:`Mode` values, starting in the safe stop.
+        mode: ``[N]`` :class:`Mode` values, starting in the safe stop; written by events alone.
+        running: ``[N]`` which robots execute the policy.
+        ramping: ``[N]`` which robots move to the default pose.
+        all_run: whether all robots execute the policy.
     """
 
     def __init__(
@@ -116,16 +119,7 @@ class ModeMachine:
         self._table: Modes = np.full((len(Mode), len(Event)), _REFUSED, dtype=np.int8)
         for (mode, event), new in TRANSITIONS.items():
             self._table[mode, event] = self.safe_stop if new == _SAFE_STOP else new
-
-    @property
-    def running(self) -> Mask:
-        """``[N]`` which robots execute the policy."""
-        return self.mode == _RUN
-
-    @property
-    def ramping(self) -> Mask:
-        """``[N]`` which robots move to the default pose."""
-        return self.mode == _RAMP
+        self._set(self.mode)
 
     def fire(self, event: Event, rows: Rows = None) -> Mask:
         """Apply an event to robots ``rows`` (ids or mask; None for all).
@@ -138,7 +132,7 @@ class ModeMachine:
         chosen = self._chosen(rows)
         new = self._table[self.mode, event]
         refused = chosen & (new == _REFUSED)
-        self.mode = np.where(chosen & ~refused, new, self.mode)
+        self._set(np.where(chosen & ~refused, new, self.mode))
         return refused
 
     def arm(self, now_ns: int, pose: Array, rows: Rows = None) -> Mask:
@@ -171,10 +165,9 @@ class ModeMachine:
             ``[N, A]`` which joints of the robots that stop for it are too far from the goal; None
             if there are none.
         """
-        ramping = self.ramping
-        if not ramping.any():
+        if not self._some_ramp:
             return None
-        over = ramping & (now_ns - self._start_ns >= self._ramp_ns)
+        over = self.ramping & (now_ns - self._start_ns >= self._ramp_ns)
         # Written so that NaN is far away.
         far = ~(np.abs(pose - self._goal) <= self._reach) & over[:, None]
         missed: Mask = np.logical_or.reduce(far, axis=1)
@@ -189,6 +182,16 @@ class ModeMachine:
         """
         u = np.clip((now_ns - self._start_ns) / max(self._ramp_ns, 1), 0.0, 1.0)[:, None]
         return self._start + (3.0 * u**2 - 2.0 * u**3) * (self._goal - self._start)
+
+    def _set(self, mode: Modes) -> None:
+        """Modes change seldom and are asked for in every tick: who runs is worked out here."""
+        self.mode = mode
+        self.running: Mask = mode == _RUN
+        self.ramping: Mask = mode == _RAMP
+        for shared in (self.mode, self.running, self.ramping):
+            shared.setflags(write=False)
+        self.all_run = bool(self.running.all())
+        self._some_ramp = bool(self.ramping.any())
 
     def _chosen(self, rows: Rows) -> Mask:
         chosen = np.zeros(self.mode.shape[0], dtype=bool)

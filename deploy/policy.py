@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
 from deploy.bundle import Bundle, open_session
@@ -37,8 +39,35 @@ class RecurrentPolicy(Policy, Protocol):
         ...
 
 
+class _OneRow:
+    """A session whose inputs and outputs for one robot stand in the same place in every run.
+
+    ONNX Runtime then neither looks at arrays nor makes any, which is a quarter of the time that a
+    small network takes.
+    """
+
+    def __init__(self, session: Any, takes: Mapping[str, int], gives: Mapping[str, int]) -> None:
+        self._session: Any = session
+        self._binding: Any = session.io_binding()
+        self._given = [np.zeros((1, size), dtype=np.float32) for size in takes.values()]
+        self._found = [np.zeros((1, size), dtype=np.float32) for size in gives.values()]
+        # On the CPU an OrtValue is a view of the array that it is made from.
+        view = onnxruntime.OrtValue.ortvalue_from_numpy
+        for name, array in zip(takes, self._given, strict=True):
+            self._binding.bind_ortvalue_input(name, view(array))
+        for name, array in zip(gives, self._found, strict=True):
+            self._binding.bind_ortvalue_output(name, view(array))
+
+    def run(self, given: Sequence[Float32]) -> list[Float32]:
+        """Arrays ``[1, size]`` in, new arrays out."""
+        for place, array in zip(self._given, given, strict=True):
+            place[...] = array
+        self._session.run_with_iobinding(self._binding)
+        return [array.copy() for array in self._found]
+
+
 class OnnxPolicy:
-    """A bundle under ONNX Runtime, on one thread.
+    """A bundle under ONNX Runtime, on one thread, and for the use of one thread at a time.
 
     Args:
         bundle: a verified bundle; its verified bytes are what runs.
@@ -54,6 +83,7 @@ class OnnxPolicy:
         self._session: Any = open_session(bundle.model_bytes)
         self._sizes = inputs_of(bundle.contract)
         self._names = list(outputs_of(bundle.contract))
+        self._one = _OneRow(self._session, self._sizes, outputs_of(bundle.contract))
         # The first run allocates and picks kernels, which can take a hundred times as long.
         sizes = self._sizes.values()
         self._run(*(np.zeros((1, size), dtype=np.float32) for size in sizes))
@@ -96,4 +126,6 @@ class OnnxPolicy:
                 raise FerryError(
                     f"the policy got {what} of shape {array.shape}; expected (N, {size})"
                 )
+        if all(array.shape[0] == 1 and array.dtype == np.float32 for array in given):
+            return self._one.run(given)
         return self._session.run(self._names, dict(zip(self._sizes, given, strict=True)))

@@ -75,11 +75,12 @@ class PolicyPipeline:
             num,
             kinematics=None if self._space is None else self._space.kinematics,
         )
-        self._actuated = np.flatnonzero([j.actuated for j in contract.joints])
+        actuated = [j.actuated for j in contract.joints]
+        self._actuated = slice(None) if all(actuated) else np.flatnonzero(actuated)
         self._decoder = ActionDecoder(contract.action)
         self._explore = explore
-        self._low: Array = np.array(contract.command.low)
-        self._high: Array = np.array(contract.command.high)
+        self._low: Array = np.array(contract.command.low)[None]  # [1, C]
+        self._high: Array = np.array(contract.command.high)[None]
         shape = (num, contract.action.dim)
         self._kp: Array = np.tile([j.kp for j in contract.actuated], (num, 1))
         self._kd: Array = np.tile([j.kd for j in contract.actuated], (num, 1))
@@ -89,6 +90,7 @@ class PolicyPipeline:
             shared.setflags(write=False)
         self._prev_action: Array = np.zeros(shape)
         self._was_running: Mask = np.zeros(num, dtype=bool)
+        self._all_ran = False
 
     def reset(self, rows: Rows = None) -> None:
         """Forget all of robots ``rows`` (ids or mask; None for all): action, history, state."""
@@ -123,13 +125,13 @@ class PolicyPipeline:
             running: ``[N]`` whose output is executed; all if None. The others keep no memory:
                 when they begin to run, previous action, history and hidden state start anew.
         """
-        everyone = running is None or bool(np.logical_and.reduce(running))
         running = self._everyone if running is None else running
-        if not (everyone and np.logical_and.reduce(self._was_running)):
+        everyone = np.count_nonzero(running) == self.num
+        if not (everyone and self._all_ran):
             begins = ~(running & self._was_running)
             if begins.any():
                 self.reset(begins)
-            self._was_running = running.copy()
+            self._was_running, self._all_ran = running.copy(), everyone
         given = self._usable(command)
         observation = self._builder.build(state, given, self._prev_action)
         mean, log_std, broken = self._memory.infer(
@@ -154,6 +156,10 @@ class PolicyPipeline:
         """The command within the range that the policy was trained on."""
         if self._space is not None:
             return self._space.usable(command)
+        # What is not finite is not within, either.
+        within = (command >= self._low) & (command <= self._high)
+        if np.count_nonzero(within) == within.size:
+            return command
         finite = np.isfinite(command)
         if not finite.all():
             command = np.where(finite.all(axis=1, keepdims=True), command, 0.0)

@@ -103,7 +103,7 @@ class SafetyNode(StateNode):
         self._silence = Watchdog(*ages, period_ns=period_ns, who="safety_node", clock=clock)
         self._vitals = VitalsIn(contract.joint_names, settings.vitals, clock=clock)
         limits = pipeline.filter.limits
-        self._kp, self._kd = limits.kp, limits.kd
+        self._kp, self._kd = limits.kp[None], limits.kd[None]
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
         self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)

@@ -164,7 +164,7 @@ class SafetyPipeline:
         """
         running = self.advance(now_ns, state)
         missed, self._missed = tuple(self._missed), []
-        if running.all():
+        if self.modes.all_run:
             result = self.filter.filter(now_ns, state, command)
             engaged = running
         else:
@@ -175,7 +175,7 @@ class SafetyPipeline:
                 now_ns, state, command, engaged=engaged, running=running, ramp=ramp
             )
         stopped = result.stop & engaged
-        if stopped.any():
+        if np.count_nonzero(stopped):
             self.modes.fire(Event.FAULT, stopped)
             for violation in result.violations:
                 if stopped[violation.world]:

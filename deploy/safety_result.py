@@ -46,14 +46,16 @@ class SafetyResult:
     command: JointCommand
     verdict: NDArray[np.int8]
     stop: Mask
-    _faults: tuple[Fault, ...]
-    _limited: LimitResult
-    _engaged: Mask
+    _faults: tuple[Fault, ...] = ()
+    _limited: LimitResult | None = None
+    _engaged: Mask | None = None
     warned: bool = False
 
     @cached_property
     def violations(self) -> list[Violation]:
         """Every reason, built when first read: faults first, then limits of forwarded commands."""
+        if self._limited is None or self._engaged is None:
+            return []  # nothing was found, and nothing changed
         names = self._limited.limits.names
         found = [v for f in self._faults for v in f.violations(names) if self._engaged[v.world]]
         forwarded = self.verdict == Verdict.CLAMPED

@@ -73,13 +73,17 @@ class ActionDecoder:
         self.spec = spec
         self.scale: Array = np.asarray(spec.scale, dtype=np.float64)
         self.offset: Array = np.asarray(spec.offset, dtype=np.float64)
+        # [1, A] and not [A]: arrays of one shape, as of one robot, spare numpy the broadcasting.
+        self._scale, self._offset = self.scale[None], self.offset[None]
+        self._high: Array = np.full((1, spec.dim), spec.clip)
+        self._low: Array = -self._high
 
     def clip(self, action: NDArray[np.floating]) -> Array:
         """The action as executed and as fed back to the policy; ``[N, A] -> [N, A]``.
 
         NaN stays NaN: only the safety filter may decide what happens to it.
         """
-        return np.clip(np.asarray(action, dtype=np.float64), -self.spec.clip, self.spec.clip)
+        return np.minimum(np.maximum(action, self._low), self._high)
 
     def decode(self, clipped: Array, q: Array | None = None) -> Array:
         """Joint targets [rad or m] of a clipped action; ``[N, A] -> [N, A]``.
@@ -88,15 +92,15 @@ class ActionDecoder:
             clipped: the action.
             q: ``[N, A]`` positions of the actuated joints as observed; only a delta needs them.
         """
-        return self._origin(q) + self.scale * clipped
+        return self._origin(q) + self._scale * clipped
 
     def encode(self, q_des: Array, q: Array | None = None) -> Array:
         """The action whose target is ``q_des``: the inverse of :meth:`decode`."""
-        return (q_des - self._origin(q)) / self.scale
+        return (q_des - self._origin(q)) / self._scale
 
     def _origin(self, q: Array | None) -> Array:
         if self.spec.kind == "joint_position":
-            return self.offset
+            return self._offset
         if q is None:
             raise ValueError("a joint_position_delta counts from the observed joint positions")
-        return self.offset + q
+        return self._offset + q

@@ -94,6 +94,11 @@ def projected_gravity(quat_wb: ArrayLike) -> Array:
     Upright gives (0, 0, -1). It is the third row of the rotation matrix, negated.
     """
     q = np.asarray(quat_wb, dtype=np.float64)
+    if q.shape == (1, 4):
+        # One robot: plain numbers give the same bits in a fifth of the time.
+        w, x, y, z = q[0].tolist()
+        row = (2.0 * (w * y - x * z), -2.0 * (y * z + w * x), 2.0 * (x * x + y * y) - 1.0)
+        return np.array([row])
     w, x, y, z = q[..., 0], q[..., 1], q[..., 2], q[..., 3]
     return np.stack(
         [2.0 * (w * y - x * z), -2.0 * (y * z + w * x), 2.0 * (x * x + y * y) - 1.0],

@@ -81,7 +81,7 @@ class ObservationInput:
         state: signals of N robots, as sensed.
         command: ``[N, C]`` command, e.g. (vx, vy, wz) in the base frame [m/s, m/s, rad/s].
         prev_action: ``[N, A]`` clipped action of the previous control step, zero after a reset.
-        q_default: ``[J]`` default pose [rad or m].
+        q_default: ``[J]`` or ``[1, J]`` default pose [rad or m].
         kinematics: of the end effector, or None where no pose is commanded.
     """
 
@@ -226,7 +226,8 @@ class ObservationBuilder:
         self.spec = spec
         self.num = num
         self._kinematics = kinematics
-        self._q_default: Array = np.asarray(q_default, dtype=np.float64)
+        # [1, J] and not [J]: arrays of one shape, as of one robot, spare numpy the broadcasting.
+        self._q_default: Array = np.asarray(q_default, dtype=np.float64)[None]
         self._slices = spec.slices()
         # Asked for in every tick, and the same in all of them.
         self._dim = spec.dim
@@ -243,9 +244,9 @@ class ObservationBuilder:
         # Rounding to float32 keeps order, so clipping before it gives the same numbers as after.
         self._whole: Array | None = None if self._history else np.empty((num, spec.dim))
         sizes = [t.size for t in spec.terms]
-        self._scale: Array = np.repeat([t.scale for t in spec.terms], sizes)
+        self._scale: Array = np.repeat([t.scale for t in spec.terms], sizes)[None]  # [1, D]
         bounds = [np.inf if t.clip is None else t.clip for t in spec.terms]
-        self._high: Array = np.repeat(bounds, sizes)
+        self._high: Array = np.repeat(bounds, sizes)[None]
         self._low: Array = -self._high
 
     def reset(self, rows: Rows = None) -> None:
@@ -279,6 +280,7 @@ class ObservationBuilder:
         """
         result = np.empty((self.num, self._dim), dtype=np.float32) if out is None else out
         inputs = ObservationInput(state, command, prev_action, self._q_default, self._kinematics)
+        values: list[Array] = []
         for term, read, place, shape in self._reads:
             value = read(inputs)
             if value.shape != shape:
@@ -286,7 +288,7 @@ class ObservationBuilder:
                     f"observation term {term.name!r}: got shape {value.shape}, expected {shape}"
                 )
             if self._whole is not None:
-                self._whole[:, place] = value
+                values.append(value)
                 continue
             target = result[:, place]
             if term.history == 1:
@@ -294,7 +296,7 @@ class ObservationBuilder:
             else:
                 self._with_history(term, value, target, commit=commit)
         if self._whole is not None:
-            whole = self._whole
+            whole = np.concatenate(values, axis=1, out=self._whole)
             np.multiply(whole, self._scale, out=whole)
             np.maximum(whole, self._low, out=whole)
             np.minimum(whole, self._high, out=whole)

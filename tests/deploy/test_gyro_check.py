@@ -87,7 +87,7 @@ def test_one_robot_is_judged_as_the_same_robot_among_others():
             )
             gap = 6 * DT if tick == 45 else DT
             found.append(check.update(state, np.full(num, gap, dtype=np.int64)) is not None)
-        np.testing.assert_allclose(one._turned[0], two._turned[0], rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(one.turned[0], two.turned[0], rtol=1e-12, atol=1e-15)
         assert found[0] == found[1]
         told.append(found[0])
     assert not any(told[:60])
