@@ -46,6 +46,19 @@ class WorldState:
     body_contact: NDArray[np.bool_]
     diverged: NDArray[np.bool_]
 
+    def of(self, rows: Ids) -> WorldState:
+        """The state of worlds ``rows``, copied."""
+        parts = {name: value[rows] for name, value in vars(self).items() if name != "robot"}
+        return WorldState(robot=self.robot.of(rows), **parts)
+
+    def put(self, rows: Ids, state: WorldState) -> None:
+        """Write the state of n worlds into the arrays of this one, as worlds ``rows``."""
+        for name, value in vars(self).items():
+            if name != "robot":
+                value[rows] = getattr(state, name)
+        for name, value in self.robot.reported().items():
+            value[rows] = getattr(state.robot, name)
+
 
 @dataclass(frozen=True)
 class InitialState:
@@ -142,6 +155,15 @@ class Engine(Protocol):
 
     def state(self) -> WorldState:
         """The state after the last step or reset, derived quantities current."""
+        ...
+
+    def renew_state(self, world: WorldState, rows: Ids) -> WorldState:
+        """As :meth:`state` after worlds ``rows`` were reset and no others.
+
+        Args:
+            world: what :meth:`state` gave since the last step; may be written to.
+            rows: n worlds.
+        """
         ...
 
     def state_dict(self) -> State:

@@ -171,11 +171,7 @@ class VecEnv:
         self._commands.step()
 
         parts, conditions = self._scorer.score(
-            world,
-            self._sensed,
-            action=action,
-            command=answered,
-            clamped=self.targets.clamped,
+            world, self._sensed, action=action, command=answered, clamped=self.targets.clamped
         )
         self._episodes.add(parts)
         terminated = conditions.terminated
@@ -189,7 +185,7 @@ class VecEnv:
 
         if ended.size:
             self.randomizer.learn(ended, episode, self._episodes.could_last(ended) * self._dt)
-            world = self._reset_rows(ended)
+            world = self._reset_rows(ended, {}, world)
         self._obs = self._observer.observe(self._view(world))
         return StepResult(
             obs=dict(self._obs),
@@ -213,19 +209,21 @@ class VecEnv:
             domain=self.randomizer.values(),
         )
 
-    def _reset_rows(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> WorldState:
+    def _reset_rows(
+        self, rows: Ids, again: Mapping[int, DomainSample], world: WorldState | None = None
+    ) -> WorldState:
         """Begin new episodes in worlds ``rows``; all that remembers them forgets.
 
-        Returns the state of all N worlds; for ``again`` see :meth:`reset`.
+        Returns the state of all N worlds, for which ``world``, the one before, is used up. For
+        ``again`` see :meth:`reset`.
         """
-        again = {} if again is None else again
         self._origins.begin(rows, again)
         self.randomizer.draw(rows)
         for row, sample in again.items():
             self.randomizer.replay(row, sample)
         rngs = [self._rngs["start"][row] for row in rows.tolist()]
         self.engine.reset(rows, draw_start(self.config.start, self.robot, rngs))
-        world = self.engine.state()
+        world = self.engine.state() if world is None else self.engine.renew_state(world, rows)
         self._commands.reset(rows)
         self._scorer.terminations.reset(rows)
         self._episodes.reset(rows)

@@ -196,6 +196,10 @@ class PyBulletEngine:
         """The state after the last step or reset; its arrays are written to by nobody."""
         return self._state
 
+    def renew_state(self, world: WorldState, rows: Ids) -> WorldState:
+        """See :class:`sim.engine.Engine`; a reset has written what it changed."""
+        return self._state
+
     def _on_rows(self, call: str, rows: Ids, given: Arrays) -> None:
         """A call that concerns some worlds only: each process gets its own."""
         asked: dict[int, Arrays] = {}
