@@ -20,7 +20,8 @@ from real.spec import RobotSpec
 
 Float32 = NDArray[np.float32]
 Array = NDArray[np.float64]
-Rows = NDArray[np.intp] | NDArray[np.bool_] | None
+Ids = NDArray[np.intp]
+Rows = Ids | NDArray[np.bool_] | None
 
 
 @dataclass(frozen=True)
@@ -231,23 +232,17 @@ class ObservationBuilder:
         self._slices = spec.slices()
         # Asked for in every tick, and the same in all of them.
         self._dim = spec.dim
-        self._reads = [
-            (t, SOURCES[t.source].read, self._slices[t.name], (num, t.dim)) for t in spec.terms
-        ]
+        self._reads = [(t, SOURCES[t.source].read, self._slices[t.name]) for t in spec.terms]
         self._history: dict[str, Float32] = {
             t.name: np.zeros((num, t.history, t.dim), dtype=np.float32)
             for t in spec.terms
             if t.history > 1
         }
         self._fresh: NDArray[np.bool_] = np.ones(num, dtype=bool)
-        # Without history, scaling and clipping is one pass over the whole vector, in float64.
-        # Rounding to float32 keeps order, so clipping before it gives the same numbers as after.
-        self._whole: Array | None = None if self._history else np.empty((num, spec.dim))
         sizes = [t.size for t in spec.terms]
-        self._scale: Array = np.repeat([t.scale for t in spec.terms], sizes)[None]  # [1, D]
         bounds = [np.inf if t.clip is None else t.clip for t in spec.terms]
-        self._high: Array = np.repeat(bounds, sizes)[None]
-        self._low: Array = -self._high
+        self._high: Float32 = np.repeat(np.array(bounds, dtype=np.float32), sizes)
+        self._low: Float32 = -self._high
 
     def reset(self, rows: Rows = None) -> None:
         """Forget the history of ``rows`` (ids or mask; None for all).
@@ -262,15 +257,17 @@ class ObservationBuilder:
         command: Array,
         prev_action: Array,
         *,
+        rows: Ids | None = None,
         out: Float32 | None = None,
         commit: bool = True,
     ) -> Float32:
-        """Observe N robots.
+        """Observe N robots, or some of them.
 
         Args:
             state: signals, ``[N, ...]``.
             command: ``[N, C]``.
             prev_action: ``[N, A]``.
+            rows: n robots that everything given is about, ``[n, ...]``; only to look. None for all.
             out: array to fill, ``[N, D]`` float32; a new one if None.
             commit: whether this sample enters the history. ``False`` looks without advancing,
                 which is how the final observation of an episode is built beside the next first.
@@ -278,29 +275,27 @@ class ObservationBuilder:
         Returns:
             ``[N, D]`` float32.
         """
-        result = np.empty((self.num, self._dim), dtype=np.float32) if out is None else out
+        if commit and rows is not None:
+            raise ValueError("a sample of some robots cannot enter the history of all")
+        num = self.num if rows is None else rows.size
+        result = np.empty((num, self._dim), dtype=np.float32) if out is None else out
         inputs = ObservationInput(state, command, prev_action, self._q_default, self._kinematics)
-        values: list[Array] = []
-        for term, read, place, shape in self._reads:
-            value = read(inputs)
-            if value.shape != shape:
-                raise FerryError(
-                    f"observation term {term.name!r}: got shape {value.shape}, expected {shape}"
-                )
-            if self._whole is not None:
-                values.append(value)
-                continue
-            target = result[:, place]
-            if term.history == 1:
-                self._scaled(term, value, target)
-            else:
-                self._with_history(term, value, target, commit=commit)
-        if self._whole is not None:
-            whole = np.concatenate(values, axis=1, out=self._whole)
-            np.multiply(whole, self._scale, out=whole)
-            np.maximum(whole, self._low, out=whole)
-            np.minimum(whole, self._high, out=whole)
-            result[...] = whole
+        with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and clipped
+            for term, read, place in self._reads:
+                value = read(inputs)
+                if value.shape != (num, term.dim):
+                    raise FerryError(
+                        f"observation term {term.name!r}: got shape {value.shape}, expected "
+                        f"{(num, term.dim)}"
+                    )
+                target = result[:, place]
+                if term.history == 1:
+                    target[...] = value if term.scale == 1.0 else term.scale * value
+                else:
+                    self._with_history(term, value, target, rows=rows, commit=commit)
+        # Rounding to float32 keeps order, so clipping after it gives the same as before.
+        np.maximum(result, self._low, out=result)
+        np.minimum(result, self._high, out=result)
         if commit:
             self._fresh[:] = False
         return result
@@ -319,18 +314,16 @@ class ObservationBuilder:
             buffer[...] = state[f"history.{name}"]
         self._fresh[...] = state["fresh"]
 
-    @staticmethod
-    def _scaled(term: ObsTerm, value: Array, out: Float32) -> None:
-        np.multiply(value, term.scale, out=out, casting="unsafe")
+    def _with_history(
+        self, term: ObsTerm, value: Array, out: Float32, *, rows: Ids | None, commit: bool
+    ) -> None:
+        newest = (term.scale * value).astype(np.float32)
         if term.clip is not None:
-            np.clip(out, -term.clip, term.clip, out=out)
-
-    def _with_history(self, term: ObsTerm, value: Array, out: Float32, *, commit: bool) -> None:
-        newest = np.empty((self.num, term.dim), dtype=np.float32)
-        self._scaled(term, value, newest)
-        buffer = self._history[term.name]
-        shifted = np.concatenate([buffer[:, 1:], newest[:, None]], axis=1)  # [N, H, dim]
-        shifted[self._fresh] = newest[self._fresh, None]
-        out[...] = shifted.reshape(self.num, -1)
+            np.clip(newest, -term.clip, term.clip, out=newest)
+        buffer, at = self._history[term.name], slice(None) if rows is None else rows
+        fresh = self._fresh[at]
+        shifted = np.concatenate([buffer[at, 1:], newest[:, None]], axis=1)  # [N, H, dim]
+        shifted[fresh] = newest[fresh, None]
+        out[...] = shifted.reshape(len(value), -1)
         if commit:
             buffer[...] = shifted

@@ -72,6 +72,10 @@ class RobotState:
         """The signals by name, without those that nobody reports."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
+    def of(self, rows: NDArray[np.intp]) -> RobotState:
+        """What robots ``rows`` report, copied."""
+        return RobotState(**{name: value[rows] for name, value in self.reported().items()})
+
     def finite(self) -> NDArray[np.bool_]:
         """``[N]`` whether everything that every robot reports is finite."""
         parts = (self.q, self.dq, self.tau, self.quat_wb, self.gyro_b, self.acc_b)

@@ -177,10 +177,14 @@ class Servos:
             self._write_kd(rows)
         return self.strength[rows] * self.speed_damping[rows]
 
-    def lost_to_speed(self, speed: Array) -> Array:
-        """``[N, A]`` torque that motors at ``speed [N, A]`` have less than their servos give."""
+    def lost_to_speed(self, speed: Array, rows: Ids | None = None) -> Array:
+        """``[N, A]`` torque that motors at ``speed [N, A]`` have less than their servos give.
+
+        With ``rows``, of these n worlds.
+        """
         assert self.speed_damping is not None
-        return self.strength * self.speed_damping * speed
+        at = slice(None) if rows is None else rows
+        return self.strength[at] * self.speed_damping[at] * speed
 
     def renew(self, rows: Ids) -> None:
         """Forget what makes worlds ``rows`` differ; their model fields are nominal again."""

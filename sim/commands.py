@@ -7,6 +7,7 @@ such as to keep a pole upright, has no command: dimension 0.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Protocol
 
 import numpy as np
@@ -188,7 +189,7 @@ class VelocityCommands:
             draw = self._rngs[row].random(5)
             command = self._low + self._span * draw[:3]
             standing = draw[3] < self.config.standing_share
-            if standing or float(np.linalg.norm(command)) < self.config.deadband:
+            if standing or math.hypot(*command.tolist()) < self.config.deadband:
                 command[:] = 0.0
             self.value[row] = command
             hold = shortest + (longest - shortest) * draw[4]

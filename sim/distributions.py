@@ -81,7 +81,7 @@ class Distribution:
             return nominal * draw
         if self.op == "+":
             return nominal + draw
-        return np.broadcast_to(draw, np.broadcast_shapes(nominal.shape, draw.shape))
+        return draw + np.zeros_like(nominal)
 
     def bounds(self, nominal: Array) -> tuple[Array, Array]:
         """Smallest and largest value that a nominal one can become."""

@@ -65,6 +65,22 @@ class WorldState:
         out[:, :, 2] -= self.ground_w[:, 1:]
         return out
 
+    def of(self, rows: Ids) -> WorldState:
+        """The state of worlds ``rows``, copied."""
+        return WorldState(robot=self.robot.of(rows), **{k: v[rows] for k, v in self._arrays()})
+
+    def put(self, rows: Ids, state: WorldState) -> None:
+        """Write the state of n worlds into the arrays of this one, as worlds ``rows``."""
+        for name, value in self._arrays():
+            value[rows] = getattr(state, name)
+        for name, value in self.robot.reported().items():
+            value[rows] = getattr(state.robot, name)
+
+    def _arrays(self) -> list[tuple[str, NDArray[Any]]]:
+        """What is there of its own arrays: on a plane no height of the ground."""
+        found = vars(self).items()
+        return [(name, value) for name, value in found if name != "robot" and value is not None]
+
 
 @dataclass(frozen=True)
 class InitialState:
@@ -163,6 +179,15 @@ class Engine(Protocol):
 
     def state(self) -> WorldState:
         """The state after the last step or reset, derived quantities current."""
+        ...
+
+    def renew_state(self, world: WorldState, rows: Ids) -> WorldState:
+        """As :meth:`state` after worlds ``rows`` were reset and no others.
+
+        Args:
+            world: what :meth:`state` gave since the last step; may be written to.
+            rows: n worlds.
+        """
         ...
 
     def state_dict(self) -> State:

@@ -193,7 +193,7 @@ class VecEnv:
             could_s = self._episodes.could_last(ended) * self._dt
             self.randomizer.learn(ended, episode, could_s)
             self._starts.learn(ended, episode, could_s)
-            world = self._reset_rows(ended)
+            world = self._reset_rows(ended, {}, world)
         self._obs = self._observer.observe(self._view(world))
         return StepResult(
             obs=dict(self._obs),
@@ -218,18 +218,20 @@ class VecEnv:
             terrain=self.engine.terrain,
         )
 
-    def _reset_rows(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> WorldState:
+    def _reset_rows(
+        self, rows: Ids, again: Mapping[int, DomainSample], world: WorldState | None = None
+    ) -> WorldState:
         """Begin new episodes in worlds ``rows``; all that remembers them forgets.
 
-        Returns the state of all N worlds; for ``again`` see :meth:`reset`.
+        Returns the state of all N worlds, for which ``world``, the one before, is used up. For
+        ``again`` see :meth:`reset`.
         """
-        again = {} if again is None else again
         self._origins.begin(rows, again)
         self.randomizer.draw(rows)
         for row, sample in again.items():
             self.randomizer.replay(row, sample)
         self.engine.reset(rows, self._starts.draw(rows, again))
-        world = self.engine.state()
+        world = self.engine.state() if world is None else self.engine.renew_state(world, rows)
         self._motors.reset(rows)
         self._commands.reset(rows)
         self._scorer.terminations.reset(rows)

@@ -38,6 +38,7 @@ class Episodes:
         self.length: NDArray[np.int64] = np.zeros(num, dtype=np.int64)
         self._sums: Array = np.zeros((len(parts), num))
         self._left: Mask | None = None
+        self._nothing: State | None = None  # what `close` says of no worlds
 
     def reset(self, rows: Ids) -> None:
         """Begin new episodes in worlds ``rows``."""
@@ -81,11 +82,13 @@ class Episodes:
             ``diverged``, and ``reward/<part>``, the sum of each part; on terrain also ``left``,
             whether the world's part of it was left.
         """
+        if not ended.size and self._nothing is not None:
+            return dict(self._nothing)  # as in most steps
         sums = self._sums[:, ended]
         diverged = conditions.diverged[ended]
         self.counters["episodes"] += ended.size
         self.counters["diverged"] += int(diverged.sum())
-        return {
+        out: dict[str, NDArray[np.generic]] = {
             "return": sums.sum(axis=0),
             "length": self.length[ended],
             "fallen": conditions.fallen[ended],
@@ -95,6 +98,9 @@ class Episodes:
             **({} if self._left is None else {"left": self._left[ended]}),
             **{f"reward/{k}": v for k, v in zip(self._names, sums, strict=True)},
         }
+        if not ended.size:
+            self._nothing = out
+        return dict(out)
 
     def state_dict(self) -> State:
         """Clocks, sums and counters, copied."""

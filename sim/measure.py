@@ -93,13 +93,16 @@ class Measure:
         contact = world.foot_contact
         air = self.foot_air_s
         # A foot that touches and was in the air has landed; its swing includes this step.
+        lifted = ~contact
         landed = contact & (air > 0.0)
-        air = air + self._dt * (~contact | landed)
+        air = air + self._dt * (lifted | landed)
+        ddq = robot.dq - self._dq
+        ddq /= self._dt
         measured = self._input(
             world,
             command=command,
             gravity_b=gravity_b,
-            ddq=(robot.dq - self._dq) / self._dt,
+            ddq=ddq,
             action=action,
             action_1=self.action_1,
             action_2=self._action_2,
@@ -110,7 +113,7 @@ class Measure:
             reach=None if self._reach is None else self._reach.step(robot.q, command),
         )
         # New arrays, not writes: `measured` keeps what it was given.
-        self.foot_air_s = air * ~contact
+        self.foot_air_s = air * lifted
         self._action_2, self.action_1 = self.action_1, action
         self._dq = robot.dq.copy()
         return measured
@@ -142,7 +145,8 @@ class Measure:
     def _input(
         self, world: WorldState, *, command: Array, gravity_b: Array, **history: Any
     ) -> RewardInput:
-        robot, velocity = world.robot, world.foot_velocity_w[:, :, :2]
+        robot = world.robot
+        vx, vy = world.foot_velocity_w[:, :, 0], world.foot_velocity_w[:, :, 1]
         return RewardInput(
             dt=self._dt,
             command=command,
@@ -160,7 +164,7 @@ class Measure:
             passive_hinges=self._passive_hinges,
             diagonals=self._diagonals,
             foot_position_w=world.foot_over_ground,
-            foot_speed=np.sqrt(np.einsum("nfk,nfk->nf", velocity, velocity)),
+            foot_speed=np.sqrt(vx * vx + vy * vy),
             foot_contact=world.foot_contact.astype(np.float64),
             body_contact=world.body_contact,
             **history,

@@ -241,10 +241,18 @@ class MujocoEngine:
         ``tau`` and ``acc_b`` belong to the last physics step, as forces do in MuJoCo; after a
         reset they are those of holding the start pose.
         """
-        world = self._readout.world(failed=self._failed)
+        return self._read(None)
+
+    def renew_state(self, world: WorldState, rows: Ids) -> WorldState:
+        """See :class:`sim.engine.Engine`; writes to ``world``."""
+        world.put(rows, self._read(rows))
+        return world
+
+    def _read(self, rows: Ids | None) -> WorldState:
+        world = self._readout.world(rows, failed=self._failed)
         if self.servos.speed_damping is not None:
             at = self.robot.actuated_ids
-            world.robot.tau[:, at] -= self.servos.lost_to_speed(world.robot.dq[:, at])
+            world.robot.tau[:, at] -= self.servos.lost_to_speed(world.robot.dq[:, at], rows)
         if self.terrain is not None:
             below = self.terrain.ground(world.position_w, world.foot_position_w)
             world = replace(world, ground_w=below)

@@ -70,9 +70,8 @@ class Origins:
                 )
             for purpose, state in zip(PURPOSES, packed, strict=True):
                 unpack_streams([self._rngs[purpose][row]], state[None])
-        for index, purpose in enumerate(PURPOSES):
-            generators = self._rngs[purpose]
-            self._streams[rows, index] = pack_streams([generators[row] for row in rows.tolist()])
+        every = [self._rngs[purpose][row] for row in rows.tolist() for purpose in PURPOSES]
+        self._streams[rows] = pack_streams(every).reshape(rows.size, len(PURPOSES), 6)
 
     def drawn(self, rows: Ids) -> DomainDraws:
         """What the present episodes of worlds ``rows`` drew, and how old they are.

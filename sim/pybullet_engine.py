@@ -212,6 +212,10 @@ class PyBulletEngine:
         below = self.terrain.ground(world.position_w, world.foot_position_w)
         return replace(world, ground_w=below)
 
+    def renew_state(self, world: WorldState, rows: Ids) -> WorldState:
+        """See :class:`sim.engine.Engine`; a reset has written what it changed."""
+        return self._state
+
     def _on_rows(self, call: str, rows: Ids, given: Arrays) -> None:
         """A call that concerns some worlds only: each process gets its own."""
         asked: dict[int, Arrays] = {}

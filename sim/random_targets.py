@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from real.errors import FerryError
 from sim.engine import Array, Ids
@@ -145,15 +146,18 @@ class DriveTarget(Target):
         self._servos = engine.servos
         self._argument = name if ratio else f"{name}_scale"
         self._unit: Array = np.where(self.nominal > 0.0, self.nominal, 1.0)
+        self._zero: NDArray[np.bool_] = self.nominal == 0.0
 
     def write(self, rows: Ids, values: Array) -> None:
         """Put ``[n, A]`` gains or strengths in force."""
         # The servos keep ratios, so that they also bend the gains of a command.
-        zero = (self.nominal == 0.0) & (values != 0.0)
-        if zero.any():
-            names = [n for n, bad in zip(self.labels, zero.any(axis=0), strict=True) if bad]
-            raise FerryError(f"the nominal gain of {', '.join(names)} is 0; nothing scales it")
-        scale = np.where(self.nominal == 0.0, 1.0, values / self._unit)
+        scale = values / self._unit
+        if self._zero.any():
+            bad = self._zero & (values != 0.0).any(axis=0)
+            if bad.any():
+                names = [n for n, each in zip(self.labels, bad, strict=True) if each]
+                raise FerryError(f"the nominal gain of {', '.join(names)} is 0; nothing scales it")
+            scale[:, self._zero] = 1.0
         self._servos.bend(rows, **{self._argument: scale})
 
 

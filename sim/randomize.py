@@ -73,7 +73,8 @@ class _Term:
         """Put draws ``[n, P]`` in force; gives values ``[n, K]``."""
         nominal = self.target.nominal
         values = self.law.apply(nominal, draws[:, self.where])  # [n, 1 or K] -> [n, K]
-        values = np.broadcast_to(values, (rows.size, nominal.size))
+        if values.shape != (rows.size, nominal.size):
+            values = np.broadcast_to(values, (rows.size, nominal.size))
         self.target.write(rows, values)
         return values
 

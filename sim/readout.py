@@ -7,16 +7,19 @@ to 6 % of a step, this about 2 %.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from mujoco import batch as mujoco_batch
 from numpy.typing import NDArray
 
 from real.signals import RobotState
 from sim.actuators import as_index
-from sim.engine import Array, WorldState
+from sim.engine import Array, Ids, WorldState
 from sim.model import MujocoModel
 
 Mask = NDArray[np.bool_]
+Rows = slice | Ids
 
 _NUMBER = 1  # column of mjWarningStat that counts
 
@@ -81,19 +84,22 @@ class Readout:
         self._foot_geom = as_index(built.foot_geom_ids)
         self._foot_body = as_index(built.model.site_bodyid[built.foot_site_ids].astype(np.intp))
         self._imu_b: Array = built.model.site_pos[built.model.site("imu").id].copy()
+        self._imu_off_base = bool(self._imu_b.any())
 
-    def world(self, *, failed: Mask) -> WorldState:
-        """The state of all N worlds, in new arrays.
+    def world(self, rows: Ids | None = None, *, failed: Mask) -> WorldState:
+        """The state of worlds, in new arrays.
 
         Args:
+            rows: which; all N if None.
             failed: ``[N]`` worlds in which MuJoCo raised an error.
         """
+        at = slice(None) if rows is None else rows
         # One copy fetches what other threads wrote; most of the rest reads from it.
-        motion = self._motion.copy()
-        rotation = self._xmat[:, self._base]  # [N, 3, 3], v_w = R v_b
+        motion = self._motion[at].copy()
+        rotation = self._xmat[at, self._base]  # [N, 3, 3], v_w = R v_b
         if self._fixed:
-            position = self._xpos[:, self._base].copy()
-            quat = self._xquat[:, self._base].copy()
+            position = self._xpos[at, self._base].copy()
+            quat = self._xquat[at, self._base].copy()
             gyro, lin_vel_b = np.zeros((2, len(motion), 3))
         else:
             # A free joint's linear velocity is the world's, its angular velocity the body's.
@@ -104,60 +110,70 @@ class Readout:
             lin_vel_b = np.einsum("nji,nj->ni", rotation, linear_w)
         with np.errstate(invalid="ignore"):  # a broken time is found below
             stamp_ns = np.rint(motion[:, 0] * 1e9).astype(np.int64)
-        foot_position = self._site[:, self._foot_site].copy()
-        foot_contact, body_contact = self._touching()
+        foot_position = self._site[at][:, self._foot_site].copy()
+        foot_contact, body_contact = self._touching(at)
         return WorldState(
             robot=RobotState(
                 stamp_ns=stamp_ns,
                 q=motion[:, self._q],
                 dq=motion[:, self._dq],
-                tau=self.effort[:, self._dof].copy(),
+                tau=self.effort[at][:, self._dof].copy(),
                 quat_wb=quat,
                 gyro_b=gyro,
-                acc_b=self._specific_force(rotation, gyro),
+                acc_b=self._specific_force(at, rotation, gyro),
             ),
             position_w=position,
             lin_vel_b=lin_vel_b,
             foot_position_w=foot_position,
-            foot_velocity_w=self._foot_velocity(foot_position),
+            foot_velocity_w=self._foot_velocity(at, foot_position),
             foot_contact=foot_contact,
             body_contact=body_contact,
-            diverged=self._diverged(motion) | failed,
+            diverged=self._diverged(at, motion) | failed[at],
         )
 
-    def _specific_force(self, rotation: Array, gyro: Array) -> Array:
+    def _specific_force(self, at: Rows, rotation: Array, gyro: Array) -> Array:
         """``[N, 3]`` what an accelerometer feels: R^T (a - g) + alpha x r + w x (w x r)."""
+        gravity = self.gravity if self.gravity.ndim == 1 else self.gravity[at]
         if self._fixed:
-            return np.einsum("nji,nj->ni", rotation, np.broadcast_to(-self.gravity, (len(gyro), 3)))
+            return np.einsum("nji,nj->ni", rotation, np.broadcast_to(-gravity, (len(gyro), 3)))
         first = self._built.base_dof_adr
-        force_w = self.qacc[:, first : first + 3] - self.gravity
+        acceleration = self.qacc[at]
+        force_w = acceleration[:, first : first + 3] - gravity
         force_b = np.einsum("nji,nj->ni", rotation, force_w)
-        if self._imu_b.any():
-            alpha = self.qacc[:, first + 3 : first + 6]
+        if self._imu_off_base:
+            alpha = acceleration[:, first + 3 : first + 6]
             force_b += _cross(alpha, self._imu_b) + _cross(gyro, _cross(gyro, self._imu_b))
         return force_b
 
-    def _foot_velocity(self, position: Array) -> Array:
+    def _foot_velocity(self, at: Rows, position: Array) -> Array:
         """``[N, F, 3]`` v = v_com + w x (p - com), from velocities about the robot's centre."""
-        spatial = self._cvel[:, self._foot_body]  # angular, then linear
-        arm = position - self._com[:, self._root, None]
-        return spatial[..., 3:] + _cross(spatial[..., :3], arm)
+        # Angular, then linear, each number of all feet side by side: [6, F, N].
+        spatial = self._cvel[at][:, self._foot_body].transpose(2, 1, 0).copy()
+        (wx, wy, wz), velocity = spatial[:3], spatial[3:]
+        rx, ry, rz = position.transpose(2, 1, 0) - self._com[at][:, self._root].T[:, None]
+        velocity[0] += wy * rz - wz * ry
+        velocity[1] += wz * rx - wx * rz
+        velocity[2] += wx * ry - wy * rx
+        return velocity.T
 
-    def _touching(self) -> tuple[Mask, Mask]:
+    def _touching(self, at: Rows) -> tuple[Mask, Mask]:
         """Contact of each foot ``[N, F]``, and of anything else ``[N]``, with the floor."""
         if self.needs_sensors:
-            counts = self._sensors[:, self._built.foot_contact_adr]
-            everything = self._sensors[:, self._built.contact_adr]
+            counts = self._sensors[at][:, self._built.foot_contact_adr]
+            everything = self._sensors[at][:, self._built.contact_adr]
             return counts > 0.0, everything > counts.sum(axis=1)
-        feet = self._geom[:, self._foot_geom, 2] <= self._built.foot_radius
-        return feet, self._contacts > feet.sum(axis=1)
+        feet = self._geom[at][:, self._foot_geom, 2] <= self._built.foot_radius
+        # No robot has so many feet that a byte could not count them.
+        return feet, self._contacts[at] > np.einsum("nf->n", feet.view(np.int8))
 
-    def _diverged(self, motion: Array) -> Mask:
+    def _diverged(self, at: Rows, motion: Array) -> Mask:
         """Anything MuJoCo warned of since the reset, or motion that is not finite."""
-        warned = self._batch.warning[:, :, _NUMBER].any(axis=1)
+        warnings = self._batch.warning[at]
         with np.errstate(over="ignore", invalid="ignore"):
-            total = motion.sum(axis=1)  # finite only if all of its parts are
-        return warned | ~np.isfinite(total)
+            total = float(np.add.reduce(motion, axis=None))  # finite only if all its parts are
+            if math.isfinite(total) and not np.count_nonzero(warnings):
+                return np.zeros(len(motion), dtype=bool)
+            return warnings[:, :, _NUMBER].any(axis=1) | ~np.isfinite(motion.sum(axis=1))
 
     def restore_forces(self, qacc: Array, effort: Array) -> None:
         """Put back what belonged to the last physics step of a saved batch.

@@ -96,6 +96,11 @@ def _sum_of_squares(x: Array) -> Array:
     return np.einsum("nk,nk->n", x, x)
 
 
+def _square_of_xy(x: Array) -> Array:
+    """x^2 + y^2 of ``[N, 3]``; column by column, as numpy is slow at rows of two."""
+    return x[:, 0] ** 2 + x[:, 1] ** 2
+
+
 def _sum(x: Array) -> Array:
     """Sum over the last axis; ``[N, K] -> [N]``. Twice as fast as ``x.sum(axis=1)`` for small K."""
     return np.einsum("nk->n", x)
@@ -109,7 +114,9 @@ def track_lin_vel(x: RewardInput, *, sigma: float = 0.25) -> Array:
 
     The kernel of Rudin et al. 2022, "Learning to walk in minutes", table 2.
     """
-    return np.exp(_sum_of_squares(x.command[:, :2] - x.lin_vel_b[:, :2]) / -sigma)
+    ex = x.command[:, 0] - x.lin_vel_b[:, 0]
+    ey = x.command[:, 1] - x.lin_vel_b[:, 1]
+    return np.exp((ex * ex + ey * ey) / -sigma)
 
 
 def track_ang_vel(x: RewardInput, *, sigma: float = 0.25) -> Array:
@@ -127,12 +134,12 @@ def lin_vel_z(x: RewardInput) -> Array:
 
 def ang_vel_xy(x: RewardInput) -> Array:
     """Rolling and pitching: wx^2 + wy^2 [(rad/s)^2]."""
-    return _sum_of_squares(x.ang_vel_b[:, :2])
+    return _square_of_xy(x.ang_vel_b)
 
 
 def orientation(x: RewardInput) -> Array:
     """gx^2 + gy^2 = sin^2 of the tilt [1]."""
-    return _sum_of_squares(x.gravity_b[:, :2])
+    return _square_of_xy(x.gravity_b)
 
 
 def base_height(x: RewardInput, *, target_m: float = 0.28) -> Array:
@@ -165,8 +172,10 @@ def joint_acc(x: RewardInput) -> Array:
 
 def joint_limits(x: RewardInput) -> Array:
     """Sum over joints of how far each is outside its soft limits [rad]."""
-    inside = np.minimum(np.maximum(x.q, x.q_soft[0]), x.q_soft[1])
-    return _sum(np.abs(x.q - inside))
+    inside = np.maximum(x.q, x.q_soft[0])
+    np.minimum(inside, x.q_soft[1], out=inside)
+    outside = np.subtract(x.q, inside, out=inside)
+    return _sum(np.abs(outside, out=outside))
 
 
 def default_pose(x: RewardInput) -> Array:
@@ -218,7 +227,10 @@ def action_rate(x: RewardInput) -> Array:
 
 def action_smoothness(x: RewardInput) -> Array:
     """Sum over actions of (a_t - 2 a_{t-1} + a_{t-2})^2 [1]: the second difference."""
-    return _sum_of_squares(x.action - 2.0 * x.action_1 + x.action_2)
+    second = -2.0 * x.action_1
+    second += x.action
+    second += x.action_2
+    return _sum_of_squares(second)
 
 
 def clamped(x: RewardInput) -> Array:
@@ -260,10 +272,11 @@ def trot(x: RewardInput) -> Array:
 
     Small robots trot at every speed of a walk, and a policy that is told so finds stepping sooner.
     """
-    down = x.foot_contact > 0.5
-    (a, b), (c, d) = x.diagonals
-    diagonal = (down[:, a] & down[:, b]) | (down[:, c] & down[:, d])
-    return (diagonal & (down.sum(axis=1) == 2) & x.moving).astype(np.float64)
+    (a, b), (c, d) = x.diagonals.tolist()
+    # 0 or 1 each: 2 of one pair and none of the other, or the other way round.
+    first = x.foot_contact[:, a] + x.foot_contact[:, b]
+    second = x.foot_contact[:, c] + x.foot_contact[:, d]
+    return ((np.abs(first - second) == 2.0) & x.moving).astype(np.float64)
 
 
 def standing_contact(x: RewardInput) -> Array:

@@ -117,8 +117,9 @@ class RewardTable:
         """
         parts = np.zeros((len(self.names), x.height.shape[0]))
         rows = parts[: len(self._terms)]
-        for row, factor, (term, params) in zip(rows, self._factors, self._terms, strict=True):
-            np.multiply(term(x, **params), factor, out=row)
+        for row, (term, params) in enumerate(self._terms):
+            rows[row] = term(x, **params)
+        rows *= self._factors[:, None]
         if diverged.any():
             self.void(parts, diverged)
         return parts

@@ -163,6 +163,7 @@ class Sensors:
         # noise follows from where the generator stood, whatever the other worlds do.
         self._next: NDArray[np.intp] = np.full(num, BLOCK)
         self._everyone: Ids = np.arange(num)
+        self._blocks: Ids = BLOCK * self._everyone  # where each world's block begins
 
     def reset(self, rows: Ids) -> None:
         """Draw biases for new episodes of worlds ``rows``, and the noise of their first states."""
@@ -191,7 +192,9 @@ class Sensors:
         used_up = np.flatnonzero(self._next == BLOCK)
         if used_up.size:
             self._draw_blocks(used_up)
-        errors = self._bias + self._noise[self._everyone, self._next]
+        # One row of each world's block: a flat take is twice as fast as two lists of indices.
+        now = self._noise.reshape(-1, self._std.size).take(self._blocks + self._next, axis=0)
+        errors = self._bias + now
         self._next += 1
         return self._report(state, errors, self._everyone)
 
@@ -208,19 +211,16 @@ class Sensors:
         """
         if self._perfect:
             return state
-        n = {name: value[rows] for name, value in state.reported().items()}
-        fresh = self._report(RobotState(**n), self._bias[rows] + self._first[rows], rows)
+        fresh = self._report(state.of(rows), self._bias[rows] + self._first[rows], rows)
         merged = {name: value.copy() for name, value in before.reported().items()}
         for name, value in merged.items():
             value[rows] = getattr(fresh, name)
         return RobotState(**merged)
 
     def _draw_blocks(self, rows: Ids) -> None:
-        std = self._std.astype(np.float32)
         for row in rows.tolist():
-            block = self._noise[row]
-            self._rngs[row].standard_normal(out=block, dtype=np.float32)
-            block *= std
+            self._rngs[row].standard_normal(out=self._noise[row], dtype=np.float32)
+        self._noise[rows] *= self._std.astype(np.float32)
         self._next[rows] = 0
 
     def _report(self, state: RobotState, errors: Array, rows: Ids) -> RobotState:
@@ -244,7 +244,8 @@ class Sensors:
             error = errors[:, where]
             if name == "orientation":
                 # A small turn by the vector e, in the base frame: q (1, e / 2), normalised.
-                turn = np.concatenate([np.ones((len(error), 1)), 0.5 * error], axis=1)
+                turn = np.ones((len(error), 4))
+                np.multiply(error, 0.5, out=turn[:, 1:])
                 changed["quat_wb"] = normalize(multiply(state.quat_wb, turn))
             else:
                 field = _FIELDS[name]

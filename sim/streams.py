@@ -96,19 +96,13 @@ def pack_streams(generators: Sequence[np.random.Generator]) -> NDArray[np.uint64
 
     Columns: state (high, low), increment (high, low), whether a 32-bit half is left, that half.
     """
-    out = np.zeros((len(generators), 6), dtype=np.uint64)
-    for row, generator in zip(out, generators, strict=True):
+    out: list[tuple[int, ...]] = []
+    for generator in generators:
         state = generator.bit_generator.state
-        inner = state["state"]
-        row[:] = [
-            inner["state"] >> 64,
-            inner["state"] & _MASK,
-            inner["inc"] >> 64,
-            inner["inc"] & _MASK,
-            state["has_uint32"],
-            state["uinteger"],
-        ]
-    return out
+        now, step = state["state"]["state"], state["state"]["inc"]
+        half = (state["has_uint32"], state["uinteger"])
+        out.append((now >> 64, now & _MASK, step >> 64, step & _MASK, *half))
+    return np.array(out, dtype=np.uint64).reshape(-1, 6)
 
 
 def unpack_streams(generators: Sequence[np.random.Generator], packed: NDArray[np.uint64]) -> None:

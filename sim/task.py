@@ -300,22 +300,19 @@ def draw_start(
     joints = len(robot.joints)
     # One call per world: joint positions, joint velocities, yaw, linear, angular; all in [-1, 1).
     draw = np.stack([rng.uniform(-1.0, 1.0, 2 * joints + 7) for rng in rngs])
-    q, dq, yaw, lin, ang = np.split(
-        draw, [joints, 2 * joints, 2 * joints + 1, 2 * joints + 4], axis=1
-    )
-    default = InitialState.default(robot, len(rngs))
-    low = np.array([-np.inf if np.isnan(j.q_min) else j.q_min for j in robot.joints])
-    high = np.array([np.inf if np.isnan(j.q_max) else j.q_max for j in robot.joints])
-    half = 0.5 * config.yaw * yaw[:, 0]
-    quat = np.zeros_like(default.quat_wb)
-    quat[:, 0], quat[:, 3] = np.cos(half), np.sin(half)
-    position = default.position_w.copy()
-    position[:, 2] += config.lift
+    q, dq, base = draw[:, :joints], draw[:, joints : 2 * joints], draw[:, 2 * joints :]
+    start = InitialState.default(robot, len(rngs))
+    # A joint without a limit (NaN) is never outside it: fmax and fmin pass over NaN.
+    low = np.array([joint.q_min for joint in robot.joints])
+    high = np.array([joint.q_max for joint in robot.joints])
+    half = 0.5 * config.yaw * base[:, 0]
+    start.quat_wb[:, 0], start.quat_wb[:, 3] = np.cos(half), np.sin(half)
+    start.position_w[:, 2] += config.lift
     return InitialState(
-        q=np.clip(default.q + config.joint_offset * q, low, high),
+        q=np.fmin(np.fmax(start.q + config.joint_offset * q, low), high),
         dq=config.joint_vel * dq,
-        position_w=position,
-        quat_wb=quat,
-        lin_vel_b=config.lin_vel * lin,
-        ang_vel_b=config.ang_vel * ang,
+        position_w=start.position_w,
+        quat_wb=start.quat_wb,
+        lin_vel_b=config.lin_vel * base[:, 1:4],
+        ang_vel_b=config.ang_vel * base[:, 4:],
     )
