@@ -182,27 +182,19 @@ class ActorWorker:
         log_probs = distribution.log_prob(
             torch.from_numpy(actions), torch.from_numpy(means), torch.from_numpy(log_std)[:, None]
         )
-        final_index, final_critic_obs = _final_rows(steps, env.critic_dim)
         return Rollout(
             obs=obs,
             critic_obs=critic_obs,
             actions=actions,
             log_probs=log_probs.numpy(),
-            rewards=np.stack([s.reward for s in steps]),
-            terminated=np.stack([s.terminated for s in steps]),
-            truncated=np.stack([s.truncated for s in steps]),
-            final_index=final_index,
-            final_critic_obs=final_critic_obs,
             policy_version=snapshot.version,
             actor_id=self.actor_id,
-            episodes=tuple(e for s in steps for e in _episodes(s)),
-            reward_parts=_mean_parts(steps),
             domain=DomainDraws.join(drawn) if drawn else None,
-            clamped=_clamped_shares(steps),
             outcomes=self.shared.report(),
             hidden=remembered.get("hidden"),
             critic_hidden=remembered.get("critic_hidden"),
             mirror_hidden=remembered.get("mirror_hidden"),
+            **_of_steps(steps, env.critic_dim),
         )
 
     def _adopt(self, snapshot: PolicySnapshot) -> None:
@@ -249,6 +241,21 @@ class ActorWorker:
 def _part(state: Arrays, prefix: str) -> Arrays:
     """The entries whose names begin with ``prefix``, without it."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _of_steps(steps: list[StepResult], critic_dim: int) -> dict[str, Any]:
+    """What a rollout has from its env, by its fields."""
+    final_index, final_critic_obs = _final_rows(steps, critic_dim)
+    return {
+        "rewards": np.stack([s.reward for s in steps]),
+        "terminated": np.stack([s.terminated for s in steps]),
+        "truncated": np.stack([s.truncated for s in steps]),
+        "final_index": final_index,
+        "final_critic_obs": final_critic_obs,
+        "episodes": tuple(e for s in steps for e in _episodes(s)),
+        "reward_parts": _mean_parts(steps),
+        "clamped": _clamped_shares(steps),
+    }
 
 
 def _final_rows(
