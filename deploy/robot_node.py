@@ -253,6 +253,8 @@ class RobotNode(ManagedNode):
 
     def _count_writers(self) -> None:
         """Every control period: two who command one robot are none."""
+        if self._loop is None:
+            return  # the executor had this call in hand while the node was cleaned up
         writers = self.count_publishers("/joint_command")
         wrong = f"{writers} publishers on /joint_command" if writers > 1 else ""
         self._loop_now.block(wrong if self.active else "robot_node is inactive")
