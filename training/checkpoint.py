@@ -333,8 +333,10 @@ def _cannot_write(root: Path, path: Path, error: OSError) -> CheckpointError:
     except OSError:
         free = "free space unknown"
     last = pointed(root, "latest")
-    kept = f"the last good one is {last}" if last is not None else "none was written before"
+    kept = f"none was written before. Make room in {root.parent}, or choose another --out, and"
+    then = "start again"
+    if last is not None:
+        kept, then = f"the last good one is {last}. Make room and", "go on with --resume"
     return CheckpointError(
-        f"cannot write checkpoint {path}: {error.strerror or error} ({free}); {kept}. Make room "
-        "and go on with --resume"
+        f"cannot write checkpoint {path}: {error.strerror or error} ({free}); {kept} {then}"
     )

@@ -153,8 +153,9 @@ class Learner:
         self._refused += 1
         log.warning("update of version %d refused: %s", self.version, error)
         if self._refused >= MAX_REFUSED:
+            tries, self._refused = self._refused, 0  # whoever goes on from here has as many again
             raise TrainingDiverged(
-                f"{self._refused} updates in a row were refused, the last because {error}; resume "
+                f"{tries} updates in a row were refused, the last because {error}; resume "
                 "from an older checkpoint, or lower training.ppo.max_learning_rate"
             ) from error
 

@@ -209,19 +209,24 @@ class MetricsWriter:
         folder: the run folder.
         first_step: env steps at the start; records after it, of a run that was killed and is now
             resumed from an earlier checkpoint, are dropped.
+
+    Raises:
+        FerryError: the folder cannot be written to.
     """
 
     def __init__(self, folder: Path, *, first_step: int = 0) -> None:
         # TensorBoard is slow to import, and only training writes it.
         from torch.utils.tensorboard import SummaryWriter
 
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / "metrics.jsonl"
-        drop_records_after(path, first_step)
-        self._file = path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(
-            str(folder / "tensorboard"), purge_step=first_step + 1 if first_step else None
-        )
+        purge = first_step + 1 if first_step else None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            drop_records_after(path, first_step)
+            self._file = path.open("a", encoding="utf-8")
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        except OSError as error:
+            raise FerryError(f"cannot write metrics in run folder {folder}: {error}") from error
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one record.

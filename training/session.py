@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from training.checkpoint import (
+    CheckpointError,
     checkpoint_name,
     pointed,
     prune_checkpoints,
     save_checkpoint,
     set_pointer,
 )
+from training.learner import TrainingDiverged
 from training.loop import Runtime
 from training.metrics import MetricsWriter
 from training.progress import ProgressFn
+from training.roles import RestartBudgetExceeded
 from training.run_config import RunConfig
 from training.run_folder import checkpoints_of, record_evaluation
 from training.scoring import Scored, Scorers
 
 log = logging.getLogger(__name__)
+
+#: Errors that come between two updates: policy, optimiser and statistics are those of the last one.
+#: After any other, half of an update may be in them.
+_BETWEEN_UPDATES = (RestartBudgetExceeded, TrainingDiverged)
 
 
 class Session:
@@ -66,8 +74,16 @@ class Session:
     def run(self, progress: ProgressFn, *, resumed: bool) -> None:
         """Train; a last checkpoint is written at the end, and scored unless a signal made it.
 
-        An error leaves the checkpoint that was written before it.
+        A spent restart budget and updates that are refused again and again leave a checkpoint of
+        the last good state, too; any other error the one that was written before it.
         """
+        try:
+            self._train(progress, resumed=resumed)
+        except _BETWEEN_UPDATES:
+            self._keep_what_was_learned()
+            raise
+
+    def _train(self, progress: ProgressFn, *, resumed: bool) -> None:
         done = self._runtime.progress
         if resumed:
             self._saved_step = done.steps
@@ -95,6 +111,14 @@ class Session:
             progress(share, 1.0, self._note(metrics))
         self._finish()
         progress(self._share(), 1.0)
+
+    def _keep_what_was_learned(self) -> None:
+        """A last checkpoint before an error leaves; what is wrong with that must not hide it."""
+        try:
+            self._runtime.rest()
+            self._save()
+        except CheckpointError as error:
+            log.error("what was learned since the last checkpoint is lost: %s", error)
 
     def _finish(self) -> None:
         self._runtime.rest()
@@ -155,7 +179,11 @@ class Session:
         self._tick()
         score = float(record["score"])
         done.evaluated_step = max(request.step, done.evaluated_step or 0)
-        better = done.best_score is None or score > done.best_score
+        better = _better(score, done.best_score)
+        if not math.isfinite(score):
+            log.warning(
+                "%d steps: the score is %g, which no policy is chosen by", request.step, score
+            )
         done.evaluations_since_best = 0 if better else done.evaluations_since_best + 1
         if better:
             done.best_score, done.best_step = score, request.step
@@ -173,12 +201,13 @@ class Session:
         }
         record_evaluation(self._out, {**about, **record})
         self._writer.write(request.step, {"evaluation/score": score})
-        log.info("%d steps: score %.3f, best %.3f", request.step, score, done.best_score)
+        best = "none" if done.best_score is None else f"{done.best_score:.3f}"
+        log.info("%d steps: score %.3f, best %s", request.step, score, best)
         self._enough = self._enough or self._good_enough(score)
 
     def _good_enough(self, score: float) -> bool:
         run, since = self._run, self._runtime.progress.evaluations_since_best
-        if run.stop_score is not None and score >= run.stop_score:
+        if run.stop_score is not None and math.isfinite(score) and score >= run.stop_score:
             log.info("stopping early: score %.3f reached %.3f", score, run.stop_score)
             return True
         if run.patience and since >= run.patience:
@@ -209,3 +238,8 @@ class Session:
         if done.best_score is not None:
             parts.append(f"best {done.best_score:.3f}")
         return ", ".join(parts)
+
+
+def _better(score: float, best: float | None) -> bool:
+    """Whether a score is the best so far; one that is not finite never is, nor stays it."""
+    return math.isfinite(score) and (best is None or not best >= score)
