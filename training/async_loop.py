@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _TEND_S = 0.05
 #: How long the learner waits for rollouts before it looks for a stop or a failure [s].
 _LOOK_S = 0.1
+#: How long the tending thread may take to end: it may wait for what comes from afar [s].
+_REST_S = 3.0
 #: Rollouts over which lag is reported.
 _LAGS = 1000
 
@@ -130,8 +132,9 @@ class AsyncRuntime(Runtime):
         """Give out no more work; what the engine runs is the engine's to end."""
         self._closing.set()
         self.queue.close()
-        if self._thread is not None:
-            self._thread.join(timeout=5.0)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(timeout=_REST_S)
 
     def _tend(self) -> None:
         assert self._crew is not None
@@ -152,6 +155,7 @@ class AsyncRuntime(Runtime):
         """See :class:`training.loop.Runtime`."""
         if self._crew is None:
             self.start()
+        self.learner.heed(stop)
         while True:
             begun = time.perf_counter()
             admitted = self._await(stop)

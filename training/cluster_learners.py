@@ -9,52 +9,17 @@ import socket
 from typing import Any
 
 import ray
-import torch
 
 from real.rollout import Rollout
-from training.learner_group import Learned, LearnerSpec, Meeting
-from training.parallel import ALONE, LearnerLostError, join_learners, leave_learners
-from training.probe import policy_digest
+from training.learner_member import LearnerMember, LearnerSpec, LearnerState, Meeting
 from training.ray_processes import Processes, fetch, where
-from training.shares import of_worlds
 
 
-class _Learner:
-    """One :class:`training.learner.Learner` in a process of its own."""
-
-    def __init__(self, spec: LearnerSpec, rank: int) -> None:
-        torch.set_num_threads(spec.threads)
-        self._learner = spec.make(rank=rank)
+class _Learner(LearnerMember):
+    """One :class:`LearnerMember` in a process of its own."""
 
     def where(self) -> tuple[str, int]:
         return where()
-
-    def meet(self, meeting: Meeting) -> None:
-        leave_learners()
-        self._learner.load_state_dict(dict(meeting.policy), dict(meeting.state))
-        self._learner.join(
-            join_learners(
-                meeting.address,
-                rank=meeting.rank,
-                size=meeting.size,
-                timeout_s=meeting.timeout_s,
-            )
-        )
-
-    def learn(self, rollouts: list[Rollout], weights: list[float]) -> Learned:
-        # What Ray hands over is read-only.
-        own = [of_worlds(rollout, 0, rollout.num_envs) for rollout in rollouts]
-        lost = None
-        try:
-            self._learner.update(own, weights=weights)
-        except BaseException as error:
-            # Whoever waits for this one on a line hears that it will not come.
-            self._learner.join(ALONE)
-            leave_learners()
-            if not isinstance(error, LearnerLostError):
-                raise
-            lost = str(error)
-        return Learned(self._learner.version, policy_digest(self._learner.policy), lost)
 
 
 class RayLearnerHost:
@@ -88,9 +53,16 @@ class RayLearnerHost:
         """See :meth:`start`."""
         return handle.meet.remote(meeting)
 
-    def learn(self, handle: Any, rollouts: list[Rollout], weights: list[float]) -> Any:
+    def learn(
+        self,
+        handle: Any,
+        rollouts: list[Rollout],
+        weights: list[float],
+        *,
+        anew: LearnerState | None,
+    ) -> Any:
         """See :meth:`start`."""
-        return handle.learn.remote(rollouts, weights)
+        return handle.learn.remote(rollouts, weights, anew)
 
     def ready(self, ticket: Any, timeout_s: float) -> bool:
         """See :meth:`start`."""

@@ -175,6 +175,7 @@ class ActorCrew:
                 self._times.busy += busy_s
             seat.started = True
             seat.since = self._clock()
+            self._budget.note_work()
             self._queue.put(rollout)
 
     def _replace_if_hung(self, seat: _Seat) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -89,6 +90,9 @@ class Learner:
     def join(self, learners: Learners) -> None:
         """Share samples and steps with other learners from now on."""
         self._learners = self._ppo.learners = learners
+
+    def heed(self, stop: threading.Event | None) -> None:
+        """Know what is set once the run shall stop; alone, an update needs nobody to end."""
 
     def ready(self, timeout_s: float) -> bool:
         """Whether :meth:`update` may be called, after waiting for others so long at most."""

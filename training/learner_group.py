@@ -3,89 +3,37 @@
 Rank 0 decides: it takes the rollouts, shares them out, publishes and checkpoints. If another one
 dies, the update under way is not applied anywhere; the group is then formed again, from what rank
 0 holds, with a replacement. The arithmetic is in :mod:`training.parallel`.
+
+All step by the same gradients, but CPUs of other kinds may round a step otherwise, and small
+differences grow. So every version is that of rank 0: whoever ended an update with other bits gets
+rank 0's weights and moments before the next.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from real.rollout import Rollout
 from training.learner import Learner
-from training.networks import NetworkConfig
+from training.learner_member import Learned, LearnerSpec, LearnerState, Meeting
 from training.parallel import ALONE, LearnerLostError, join_learners, leave_learners
-from training.ppo_config import PpoConfig
-from training.probe import policy_digest
 from training.roles import RestartBudget, RoleFailed
 from training.run_config import RuntimeConfig
 from training.shares import shares
-from training.snapshot import Arrays, PolicySnapshot
-from training.staging import DeviceName, chosen_device
-from training.symmetry import Mirror
+from training.snapshot import PolicySnapshot
 
 log = logging.getLogger(__name__)
 
 #: How long after the others a learner may answer before it counts as hung [s].
 _GRACE_S = 10.0
-
-
-@dataclass(frozen=True)
-class LearnerSpec:
-    """What makes a :class:`Learner`, the same in every process."""
-
-    policy_dim: int
-    critic_dim: int
-    action_dim: int
-    network: NetworkConfig
-    ppo: PpoConfig
-    seed: int
-    mirror: Mirror | None
-    threads: int
-    device: DeviceName
-
-    def arguments(self, *, rank: int) -> dict[str, Any]:
-        """What the :class:`Learner` of a rank is made with."""
-        found = {name: value for name, value in vars(self).items() if name != "threads"}
-        return found | {"device": chosen_device(self.device, rank=rank)}
-
-    def make(self, *, rank: int = 0) -> Learner:
-        """A learner that is alone, as yet."""
-        return Learner(**self.arguments(rank=rank))
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where and as whom a learner meets the others, and what it continues with.
-
-    Attributes:
-        address: see :func:`training.parallel.join_learners`; so for rank, size and timeout_s.
-        policy: of rank 0, as in a snapshot.
-        state: of rank 0's learner.
-    """
-
-    address: str
-    rank: int
-    size: int
-    timeout_s: float
-    policy: Arrays
-    state: Arrays
-
-
-@dataclass(frozen=True)
-class Learned:
-    """How an update ended in one learner.
-
-    Attributes:
-        version: of its policy now.
-        digest: of its policy now, see :func:`training.probe.policy_digest`.
-        lost: what it says of another learner's end, None if the update was done.
-    """
-
-    version: int
-    digest: str
-    lost: str | None = None
+#: How long the others may take to end their part of an update once the run shall stop [s].
+_STOP_S = 2.0
+#: How long to wait for an answer before looking whether the run shall stop [s].
+_LOOK_S = 0.1
 
 
 class LearnerHost(Protocol):
@@ -107,8 +55,15 @@ class LearnerHost(Protocol):
         """Ask a learner to join the others; a ticket."""
         ...
 
-    def learn(self, handle: Any, rollouts: list[Rollout], weights: list[float]) -> Any:
-        """Ask a learner to take part in an update; a ticket."""
+    def learn(
+        self,
+        handle: Any,
+        rollouts: list[Rollout],
+        weights: list[float],
+        *,
+        anew: LearnerState | None,
+    ) -> Any:
+        """Ask a learner to take part in an update, see :class:`LearnerMember`; a ticket."""
         ...
 
     def ready(self, ticket: Any, timeout_s: float) -> bool:
@@ -173,7 +128,24 @@ class LeadLearner(Learner):
         self._budget = budget
         self._clock = clock
         self._together = False
+        self._stop: threading.Event | None = None
+        self._stop_seen_s: float | None = None
+        self._arrived = 0
+        self._unlike: set[int] = set()  # ranks whose last update ended with other bits
         self._members = [self._started(rank) for rank in range(1, config.learners)]
+
+    def heed(self, stop: threading.Event | None) -> None:
+        """See :class:`Learner`: others that hang are then ended, and not awaited any longer."""
+        self._stop = stop
+
+    def expect(self, rollout: Rollout) -> None:
+        """See :class:`Learner`. One rollout in L is brought near, since one in L is learned from.
+
+        :meth:`update` gives this learner those first.
+        """
+        self._arrived += 1
+        if self._arrived % (1 + len(self._members)) == 0:
+            super().expect(rollout)
 
     def ready(self, timeout_s: float) -> bool:
         """Mend the group, as far as that goes without waiting for long; whether it is whole.
@@ -200,11 +172,17 @@ class LeadLearner(Learner):
         if not self._together:
             raise LearnerLostError("the learners are not together; call ready() until they are")
         given = [1.0] * len(rollouts) if weights is None else list(weights)
-        own, *others = shares(rollouts, given, size=1 + len(self._members))
+        # Those that are on this learner's device already come first, and so become its share.
+        order = sorted(range(len(rollouts)), key=lambda i: not self._staging.holds(rollouts[i]))
+        own, *others = shares(
+            [rollouts[i] for i in order], [given[i] for i in order], size=1 + len(self._members)
+        )
         try:
             self._require_same_policy()
+            anew = LearnerState.of(self) if self._unlike else None
             for member, (part, of_part) in zip(self._members, others, strict=True):
-                self._ask(member, self._host.learn(member.handle, part, of_part))
+                state = anew if member.rank in self._unlike else None
+                self._ask(member, self._host.learn(member.handle, part, of_part, anew=state))
             snapshot, metrics = super().update(own[0], weights=own[1])
         except LearnerLostError as error:
             log.warning("an update of version %d is not applied: %s", self.version, error)
@@ -215,9 +193,12 @@ class LeadLearner(Learner):
             raise
         version = self.version - (0 if metrics["learner/refused"] else 1)
         lags = [version - rollout.policy_version for rollout in rollouts]
-        restarts = float(self._budget.spent)
-        more = {"learner/lag": sum(lags) / len(lags), "learner/restarts": restarts}
-        return snapshot, metrics | more
+        self._budget.note_work()
+        return snapshot, metrics | {
+            "learner/lag": sum(lags) / len(lags),
+            "learner/restarts": float(self._budget.spent),
+            "learner/realigned": float(len(self._unlike)),
+        }
 
     def close(self) -> None:
         """End the other learners."""
@@ -232,9 +213,23 @@ class LeadLearner(Learner):
     def _ask(self, member: _Member, ticket: Any) -> None:
         member.ticket, member.since = ticket, self._clock()
 
+    def _given_up(self) -> bool:
+        """Whether the run shall stop, and the others have had their time to end what they do."""
+        if self._stop is None or not self._stop.is_set():
+            self._stop_seen_s = None
+            return False
+        now = self._clock()
+        if self._stop_seen_s is None:
+            self._stop_seen_s = now
+        return now - self._stop_seen_s > _STOP_S
+
     def _separate(self) -> None:
         """Close the lines: whoever waits for this learner on one of them notices at once."""
         self._together = False
+        if self._given_up():
+            # A line to somebody who hangs is closed by nothing but the end of one of the two.
+            for member in self._members:
+                self._host.kill(member.handle)
         leave_learners()
         self.join(ALONE)
 
@@ -265,36 +260,46 @@ class LeadLearner(Learner):
     def _meet(self) -> None:
         """Join all learners, with everything that rank 0 knows."""
         size, timeout_s = 1 + len(self._members), self._config.learner_timeout_s
-        meeting = Meeting(
-            self._host.free_address(), 0, size, timeout_s, self.snapshot().state, self.state_dict()
-        )
+        meeting = Meeting(self._host.free_address(), 0, size, timeout_s, LearnerState.of(self))
+        self._unlike = set()
         for member in self._members:
             own = replace(meeting, rank=member.rank)
             self._ask(member, self._host.meet(member.handle, own))
         try:
-            self.join(join_learners(meeting.address, rank=0, size=size, timeout_s=timeout_s))
+            self.join(
+                join_learners(
+                    meeting.address,
+                    rank=0,
+                    size=size,
+                    timeout_s=timeout_s,
+                    given_up=self._given_up,
+                )
+            )
             self._answers()
         except LearnerLostError as error:
             log.warning("the learners do not come together: %s", error)
-            self._budget.spend("the group of learners", str(error))
             self._separate()
+            if not self._given_up():
+                self._budget.spend("the group of learners", str(error))
             return
         self._together = True
 
-    def _answers(self) -> list[Any]:
-        """What the others say to what they were asked.
+    def _answers(self) -> dict[int, Any]:
+        """What the others say to what they were asked, by rank.
 
         Raises:
             LearnerLostError: one of them died or hangs; :meth:`_attend` finds out who.
         """
-        found: list[Any] = []
+        found: dict[int, Any] = {}
+        deadline = self._clock() + self._config.learner_timeout_s
         for member in self._members:
             if member.ticket is None:
                 continue
-            if not self._host.ready(member.ticket, self._config.learner_timeout_s):
-                raise LearnerLostError(f"learner {member.rank} does not answer")
+            while not self._host.ready(member.ticket, _LOOK_S):
+                if self._given_up() or self._clock() > deadline:
+                    raise LearnerLostError(f"learner {member.rank} does not answer")
             try:
-                found.append(self._host.fetch(member.ticket))
+                found[member.rank] = self._host.fetch(member.ticket)
             except RoleFailed as failure:
                 raise LearnerLostError(f"learner {member.rank} failed: {failure}") from failure
             member.ticket = None
@@ -306,11 +311,17 @@ class LeadLearner(Learner):
         Raises:
             LearnerLostError: one of them went another way, or is no more.
         """
-        answers = self._answers()
-        if not any(isinstance(answer, Learned) for answer in answers):
+        answers = {r: a for r, a in self._answers().items() if isinstance(a, Learned)}
+        if not answers:
             return
-        mine = Learned(self.version, policy_digest(self.policy))
-        for answer in answers:
-            if isinstance(answer, Learned) and answer != mine:
+        mine = Learned.of(self)
+        for rank, answer in answers.items():
+            if answer.lost is not None or not mine.agrees(answer):
                 why = answer.lost or f"its policy of version {answer.version} is another one"
-                raise LearnerLostError(f"a learner did not end the last update as this one: {why}")
+                raise LearnerLostError(
+                    f"learner {rank} did not end the last update as this one: {why}"
+                )
+        unlike = {rank for rank, answer in answers.items() if answer.digest != mine.digest}
+        for rank in sorted(unlike - self._unlike):
+            log.info("learner %d rounds otherwise than this one, whose weights it now gets", rank)
+        self._unlike = unlike

@@ -60,6 +60,9 @@ METRICS: dict[str, Metric] = {
     "learner/idle_share": Metric("1", "share of the session in which the learner had no rollouts"),
     "learner/versions_per_minute": Metric("1/min", "updates of this session over its time"),
     "learner/restarts": Metric("learners", "replaced since they died or hung, this session"),
+    "learner/realigned": Metric(
+        "learners", "given the first one's weights, since their CPUs round otherwise"
+    ),
     "lag/mean": Metric("versions", "lag of the newest 1000 rollouts learned from, mean"),
     "lag/p95": Metric("versions", "lag that 95 % of the same rollouts do not exceed"),
     "lag/max": Metric("versions", "largest lag of the same rollouts"),

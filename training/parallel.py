@@ -13,19 +13,32 @@ that the host's name resolves to; `GLOO_SOCKET_IFNAME` names another.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - in its manual
 
 from real.errors import FerryError
 from training.normalizer import Moments, merge
 
+#: How long to wait in compiled code, where Python hears no signal, before looking up [s].
+_SLICE = datetime.timedelta(seconds=0.2)
+#: How often the first learner looks whether the others have come [s].
+_LOOK_S = 0.02
+
 
 class LearnerLostError(FerryError):
     """Another learner ended or hangs; this one's policy and optimisers are as before the update."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Channel:
@@ -33,10 +46,14 @@ class Channel:
 
     Args:
         group: of torch.distributed; None for a learner that is alone: then nothing is sent.
+        given_up: whether to wait no longer for the others.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, *, given_up: Callable[[], bool] = _never
+    ) -> None:
         self._group = group
+        self._given_up = given_up
 
     def sum_(self, tensor: Tensor) -> None:
         """Replace a tensor by its sum over learners, the same bits in all of them.
@@ -71,22 +88,34 @@ class Channel:
         if self._group is None:
             return [own]
         parts = [torch.empty_like(own) for _ in range(dist.get_world_size(self._group))]
-        try:
-            dist.all_gather(parts, own, group=self._group)
-        except RuntimeError as error:
-            raise _lost(error) from error
+        self._send(lambda: dist.all_gather(parts, own, group=self._group, async_op=True))
         return parts
 
     def _reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType) -> None:
         if self._group is None:
             return
         sent = tensor.cpu()  # itself, unless it is on a GPU
-        try:
-            dist.all_reduce(sent, operation, group=self._group)
-        except RuntimeError as error:
-            raise _lost(error) from error
+        self._send(lambda: dist.all_reduce(sent, operation, group=self._group, async_op=True))
         if sent is not tensor:
             tensor.copy_(sent)
+
+    def _send(self, begin: Callable[[], dist.Work | None]) -> None:
+        """Do something together and wait until all have; a signal is heard while that takes."""
+        try:
+            work = begin()
+            assert work is not None  # this learner is a member
+            while not work.is_completed():
+                if self._given_up():
+                    raise LearnerLostError(
+                        "another learner does not answer and is not awaited any longer; nothing "
+                        "was changed by this update"
+                    )
+                # That it takes longer than this is no error, and a real one is raised below.
+                with contextlib.suppress(RuntimeError):
+                    work.wait(_SLICE)
+            work.wait()
+        except RuntimeError as error:
+            raise _lost(error) from error
 
 
 @dataclass(frozen=True)
@@ -130,7 +159,14 @@ class Learners:
 ALONE = Learners()
 
 
-def join_learners(address: str, *, rank: int, size: int, timeout_s: float = 60.0) -> Learners:
+def join_learners(
+    address: str,
+    *,
+    rank: int,
+    size: int,
+    timeout_s: float = 60.0,
+    given_up: Callable[[], bool] = _never,
+) -> Learners:
     """Meet the other learners; returns when all are there.
 
     Args:
@@ -139,9 +175,11 @@ def join_learners(address: str, *, rank: int, size: int, timeout_s: float = 60.0
         size: L.
         timeout_s: how long to wait for another learner, here and in every exchange [s]. A slow
             update of another learner must fit in.
+        given_up: asked many times a second, by the threads of an update: whether to wait no
+            longer for the others.
 
     Raises:
-        LearnerLostError: they did not all come in time.
+        LearnerLostError: they did not all come in time, or were given up.
         FerryError: this process has already joined, or the rank is impossible.
     """
     if not 0 <= rank < size:
@@ -149,17 +187,43 @@ def join_learners(address: str, *, rank: int, size: int, timeout_s: float = 60.0
     if dist.is_initialized():
         raise FerryError("this process has joined learners before; call leave_learners() first")
     limit = datetime.timedelta(seconds=timeout_s)
+    missed = f"learner {rank} of {size} met not all others at {address}"
     try:
-        dist.init_process_group(
-            "gloo", init_method=f"tcp://{address}", rank=rank, world_size=size, timeout=limit
-        )
-        lines = [_new_line(limit) for _ in range(2)]
+        store = _meeting_place(address, rank=rank, size=size, limit=limit)
+        if rank == 0 and not _all_came(store, size, timeout_s=timeout_s, given_up=given_up):
+            raise LearnerLostError(f"{missed} in {timeout_s:g} s, or gave them up")
+    except (RuntimeError, ValueError) as error:
+        raise LearnerLostError(f"{missed} in {timeout_s:g} s: {error}") from error
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=limit)
+        lines = [_new_line(limit, given_up) for _ in range(2)]
     except (RuntimeError, ValueError) as error:
         _forget_names()
-        raise LearnerLostError(
-            f"learner {rank} of {size} met not all others at {address} in {timeout_s:g} s: {error}"
-        ) from error
+        raise LearnerLostError(f"{missed} in {timeout_s:g} s: {error}") from error
     return Learners(rank, size, lines[0], lines[1])
+
+
+def _meeting_place(address: str, *, rank: int, size: int, limit: datetime.timedelta) -> TCPStore:
+    """Where learners leave word for each other; rank 0 holds it and does not wait for anybody."""
+    host, _, port = address.rpartition(":")
+    store = TCPStore(
+        host, int(port), size, is_master=rank == 0, timeout=limit, wait_for_workers=False
+    )
+    store.set(f"here/{rank}", "")
+    return store
+
+
+def _all_came(
+    store: TCPStore, size: int, *, timeout_s: float, given_up: Callable[[], bool]
+) -> bool:
+    """Wait until all learners have left word; torch would wait where no signal is heard."""
+    deadline = time.monotonic() + timeout_s
+    names = [f"here/{rank}" for rank in range(size)]
+    while not store.check(names):
+        if time.monotonic() > deadline or given_up():
+            return False
+        time.sleep(_LOOK_S)
+    return True
 
 
 def _forget_names() -> None:
@@ -180,10 +244,10 @@ def leave_learners() -> None:
         dist.destroy_process_group()
 
 
-def _new_line(limit: datetime.timedelta) -> Channel:
+def _new_line(limit: datetime.timedelta, given_up: Callable[[], bool]) -> Channel:
     group = dist.new_group(timeout=limit, backend="gloo")
     assert isinstance(group, dist.ProcessGroup)  # every learner is a member
-    return Channel(group)
+    return Channel(group, given_up=given_up)
 
 
 def _lost(error: RuntimeError) -> LearnerLostError:

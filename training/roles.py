@@ -6,6 +6,7 @@ process, the asynchronous one with processes on one or many machines.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,8 +134,13 @@ class RestartBudgetExceeded(FerryError):
 class RestartBudget:
     """Allows so many restarts within a window of time, so that a broken task ends the run.
 
+    A rate and not a total: a run of weeks on many machines loses processes now and then, and goes
+    on. But a restart is forgotten only if something came of the work since: what fails so slowly
+    that a window never sees enough of it, such as one actor that hangs for minutes at each start,
+    ends the run too.
+
     Args:
-        limit: restarts within the window.
+        limit: restarts within the window, or since the last work that was done.
         window_s: its length [s].
         clock: monotonic time [s].
     """
@@ -145,6 +151,11 @@ class RestartBudget:
         self.spent = 0
         self._clock = clock
         self._times: deque[float] = deque()
+        self._worked_s = -math.inf
+
+    def note_work(self) -> None:
+        """Somebody whose restarts are counted here has delivered what it is there for."""
+        self._worked_s = self._clock()
 
     def spend(self, who: str, cause: str) -> None:
         """Account for one restart.
@@ -156,13 +167,14 @@ class RestartBudget:
         Raises:
             RestartBudgetExceeded: it was one too many; the message ends with the cause.
         """
-        now = self._clock()
-        while self._times and now - self._times[0] > self.window_s:
+        forgotten_s = min(self._clock() - self.window_s, self._worked_s)
+        while self._times and self._times[0] < forgotten_s:
             self._times.popleft()
         if len(self._times) >= self.limit:
             raise RestartBudgetExceeded(
-                f"{who} failed, and {len(self._times)} restarts within {self.window_s:g} s are "
-                f"used up (training.runtime.max_restarts is {self.limit}). The cause:\n{cause}"
+                f"{who} failed, and {len(self._times)} restarts within {self.window_s:g} s, or "
+                "without any work done since, are used up (training.runtime.max_restarts is "
+                f"{self.limit}). The cause:\n{cause}"
             )
-        self._times.append(now)
+        self._times.append(self._clock())
         self.spent += 1

@@ -93,7 +93,10 @@ class RuntimeConfig(Config):
         default=300.0, gt=0.0, description="for one evaluation; then the evaluator is replaced"
     )
     max_restarts: int = Field(
-        default=10, ge=0, description="actors replaced within the window; one more ends the run"
+        default=10,
+        ge=0,
+        description="actors replaced within the window, or since the last rollout came from any; "
+        "one more ends the run",
     )
     restart_window_s: float = Field(default=600.0, gt=0.0, description="that window [s]")
     throttle: ThrottleConfig = ThrottleConfig()

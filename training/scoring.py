@@ -169,6 +169,7 @@ class EvaluatorCrew:
             self._replace(desk, str(failure))
             return
         desk.started = True
+        self._budget.note_work()
         if desk.request is not None:
             self._finish(desk, Scored(desk.request, record, took_s))
 

@@ -86,13 +86,16 @@ class Staging:
         with self._lock:
             self._begun[key] = (gone, Staged(**parts), done)
 
+    def holds(self, rollout: Rollout) -> bool:
+        """Whether a rollout is on the device already, or on its way."""
+        with self._lock:
+            return id(rollout) in self._begun
+
     def __call__(self, rollout: Rollout) -> Staged:
         """The rollout on the device, for use on the present stream."""
         if self._side is None:
             return Staged(**_tensors(rollout))
-        with self._lock:
-            known = id(rollout) in self._begun
-        if not known:
+        if not self.holds(rollout):
             self.begin(rollout)
         with self._lock:
             _, staged, done = self._begun[id(rollout)]

@@ -22,7 +22,8 @@ from training.async_loop import AsyncRuntime
 from training.gym_run import gym_run, gym_scorer, load_any_run_config, make_worlds
 from training.interrupt import stop_on_signal
 from training.learner import Learner
-from training.learner_group import LeadLearner, LearnerSpec
+from training.learner_group import LeadLearner
+from training.learner_member import LearnerSpec
 from training.loop import Runtime, SerialRuntime
 from training.metrics import MetricsWriter, drop_records_after
 from training.progress import ProgressFn, silent

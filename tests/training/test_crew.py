@@ -234,10 +234,34 @@ def test_restarts_of_long_ago_do_not_count():
     for _ in range(5):
         budget.spend("a", "x")
         clock.now += 31.0  # never three within 60 s
+        budget.note_work()
     assert budget.spent == 5
     budget.spend("a", "x")
     with pytest.raises(RestartBudgetExceeded):
         budget.spend("a", "x")
+
+
+def test_restarts_of_long_ago_count_as_long_as_nothing_came_of_them():
+    clock = Clock()
+    budget = RestartBudget(3, 60.0, clock=clock)
+    budget.spend("a", "x")
+    clock.now += 100.0
+    budget.note_work()  # the first is forgotten
+    for _ in range(3):
+        clock.now += 100.0  # so slowly that a window sees one at a time
+        budget.spend("a", "x")
+    clock.now += 100.0
+    with pytest.raises(RestartBudgetExceeded, match="without any work done since"):
+        budget.spend("a", "the cause")
+
+
+def test_an_actor_that_hangs_at_every_start_ends_the_run_however_long_it_takes_to_see():
+    yard = Yard(1, limit=3)  # a start may take 100 s, the window is 60 s
+    with pytest.raises(RestartBudgetExceeded, match="no first rollout within 100 s"):
+        for _ in range(10):
+            yard.crew.tend(0.0)
+            yard.clock.now += 101.0
+    assert len(yard.engine.killed) == 4
 
 
 def test_time_is_busy_parked_or_idle():
