@@ -39,6 +39,8 @@ _TEND_S = 0.05
 _LOOK_S = 0.1
 #: How long the tending thread may take to end: it may wait for what comes from afar [s].
 _REST_S = 3.0
+#: Prefix of the throttle's part of a checkpoint.
+_THROTTLE = "throttle."
 #: Rollouts over which lag is reported.
 _LAGS = 1000
 
@@ -305,7 +307,8 @@ class AsyncRuntime(Runtime):
     def _actor_state(self) -> Arrays:
         starts = self._starts if self._crew is None else self._crew.starts
         counts = [n + 1 for n in starts] + self._unused_starts
-        return {"starts": np.array(counts, dtype=np.int64)}
+        throttle = {f"{_THROTTLE}{k}": v for k, v in self.throttle.state_dict().items()}
+        return {"starts": np.array(counts, dtype=np.int64), **throttle}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See :class:`training.loop.Runtime`. All worlds begin anew: none has an episode yet."""
@@ -319,6 +322,9 @@ class AsyncRuntime(Runtime):
         actors = len(self._starts)
         kept = before + [0] * (actors - len(before))
         self._starts, self._unused_starts = kept[:actors], kept[actors:]
+        known = {k.removeprefix(_THROTTLE): v for k, v in state.items() if k.startswith(_THROTTLE)}
+        if known:  # a run that was serial so far has none
+            self.throttle.load_state_dict(known)
         self._newest = self.learner.snapshot()
 
     def _seen(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

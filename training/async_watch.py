@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import tempfile
 import threading
 import time
@@ -18,6 +16,7 @@ import torch
 from real.errors import FerryError
 from real.rollout import Rollout
 from training.async_loop import AsyncRuntime
+from training.cluster_door import import_ray_engine
 from training.crew import ActorTimes
 from training.load import Totals
 from training.paced import MakePacedEnv, PacedEvaluate, PacedLearner, Paces, Update
@@ -287,11 +286,7 @@ def paced_run(
         evaluation_s: duration of an evaluation [s].
         tick: called after every update.
     """
-    # As `training.train` does it: read when Ray is imported.
-    if "ray" not in sys.modules:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from training.cluster import ray_engine
-
+    ray_engine = import_ray_engine()
     training = config.training
     threads = torch.get_num_threads()
     with contextlib.ExitStack() as stack:

@@ -32,6 +32,7 @@ from real.errors import FerryError
 from real.rollout import Rollout
 from training.actor import ActorWorker
 from training.ray_processes import FETCH_S, UNRECORDED, Processes, fetch, on, where
+from training.reminder import Reminder
 from training.roles import ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
 from training.symmetry import Mirror
@@ -42,8 +43,6 @@ log = logging.getLogger(__name__)
 _ANSWER_S = 0.05
 #: How long a cluster's head may take to accept a connection [s].
 _REACH_S = 10.0
-#: How often the store is told the newest weights again, in case it came back empty [s].
-_REMIND_S = 0.5
 #: Smallest shared memory that Ray starts with [bytes].
 _MIN_STORE = 100 * 2**20
 
@@ -162,8 +161,7 @@ class RayEngine:
             "scheduling_strategy": on(self.processes.here),
         }
         self.store: Any = ray.remote(_Store).options(max_restarts=-1, **beside).remote()
-        self._published: tuple[int, list[Any]] = (-1, [])
-        self._reminded = 0.0
+        self._reminder = Reminder(self._tell, answered=_answered, clock=time.monotonic)
         self._actor, self._evaluator = ray.remote(_Actor), ray.remote(_Evaluator)
 
     def start_actor(self, worker: int, restart: int, snapshot: PolicySnapshot) -> Any:
@@ -206,25 +204,28 @@ class RayEngine:
 
     def publish(self, snapshot: PolicySnapshot) -> None:
         """See :class:`training.roles.Engine`."""
-        self._published = (snapshot.version, [ray.put(snapshot)])
-        self._remind()
+        self._reminder.publish(snapshot.version, [ray.put(snapshot)])
 
     def tend_store(self) -> None:
         """See :class:`training.roles.Engine`."""
-        if time.monotonic() - self._reminded > _REMIND_S:
-            self._remind()
+        self._reminder.tend()
 
-    def _remind(self) -> None:
-        self._reminded = time.monotonic()
-        version, refs = self._published
+    def _tell(self, version: int, refs: list[Any]) -> Any:
+        """A ticket for the store's answer; None if there is none to wait for."""
         with contextlib.suppress(RayError):
-            self.store.publish.remote(version, refs)
+            return self.store.publish.remote(version, refs)
+        return None
 
     def close(self) -> None:
         """End every process of the run."""
         self.processes.close()
         with contextlib.suppress(RayError, ValueError):
             ray.kill(self.store, no_restart=True)
+
+
+def _answered(ticket: Any) -> bool:
+    """Whether the store has answered, or died."""
+    return bool(ray.wait([ticket], timeout=0.0)[0])
 
 
 def _own(rollout: Rollout) -> Rollout:

@@ -110,6 +110,8 @@ def begin_run(run_dir: Path, config: RunConfig) -> None:
 def resume_run(run_dir: Path, config: RunConfig) -> Checkpoint:
     """Check that a run may go on with ``config``, and read its newest intact checkpoint.
 
+    Nothing is written: what was read may still be refused.
+
     Raises:
         FerryError: there is nothing to resume, or the configuration differs in more than the
             length of the run.
@@ -128,7 +130,15 @@ def resume_run(run_dir: Path, config: RunConfig) -> Checkpoint:
             f"{run_dir / 'config.yaml'}, or train anew with another --out. It differs in:\n  "
             + "\n  ".join(found)
         )
-    checkpoint = newest_checkpoint(root)
+    return newest_checkpoint(root)
+
+
+def note_resumed(run_dir: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
+    """Write into a run's folder that it goes on, from which checkpoint and with what settings.
+
+    Raises:
+        FerryError: the folder cannot be written.
+    """
     try:
         _write_config(run_dir, config)
         path = run_dir / "run.json"
@@ -138,7 +148,6 @@ def resume_run(run_dir: Path, config: RunConfig) -> Checkpoint:
         _write_json(path, record)
     except (OSError, ValueError) as error:
         raise FerryError(f"cannot update run folder {run_dir}: {error}") from error
-    return checkpoint
 
 
 def record_evaluation(run_dir: Path, record: Mapping[str, Any]) -> None:

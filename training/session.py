@@ -122,7 +122,7 @@ class Session:
 
     def _finish(self) -> None:
         self._runtime.rest()
-        self._save()
+        self._save(again=True)  # also with the time by which it ended, which a resumed run reads
         if self._scorers is None or self._stop.is_set():
             return
         done = self._runtime.progress

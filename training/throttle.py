@@ -8,9 +8,12 @@ measurement before the next decision.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from real.config import Config
@@ -153,6 +156,35 @@ class Throttle:
         self._needed = 0  # with fewer in flight the learner waited, not long ago
         self._forget_in = 0
         self._next_s = clock() + config.period_s
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """What was found out about this run so far: settings, and what the learner needed."""
+        found = {
+            **asdict(self.settings),
+            "needed": self._needed,
+            "forget_in": self._forget_in,
+            "actors": self._actors,
+            "per_update": self._min_in_flight,
+        }
+        return {name: np.array(value, dtype=np.int64) for name, value in found.items()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on with what :meth:`state_dict` gave, inside the ranges of now, which may be others.
+
+        What was found out with another number of actors, or updates of another size, says nothing
+        about these; and switched off, settings stay where they start.
+        """
+        found = {name: int(value) for name, value in state.items()}
+        same = (found["actors"], found["per_update"]) == (self._actors, self._min_in_flight)
+        if not self._config.enabled or not same:
+            return
+        actors, in_flight = found["active_actors"], found["in_flight"]
+        self.settings = Settings(
+            active_actors=min(max(actors, self._min_actors), self._actors),
+            in_flight=min(max(in_flight, self._min_in_flight), self._max_in_flight),
+            publish_every=min(max(found["publish_every"], 1), self._max_publish_every),
+        )
+        self._needed, self._forget_in = found["needed"], found["forget_in"]
 
     def due(self) -> bool:
         """Whether it is time for a decision."""

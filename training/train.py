@@ -6,7 +6,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from real.errors import FerryError
 from sim.env import make_env
 from training.actor import ActorWorker, VectorEnv
 from training.async_loop import AsyncRuntime
+from training.cluster_door import import_ray_engine
 from training.gym_run import gym_run, gym_scorer, load_any_run_config, make_worlds
 from training.interrupt import stop_on_signal
 from training.learner import Learner
@@ -48,6 +48,7 @@ from training.run_folder import (
     diverged_of,
     load_policy,
     new_run_dir,
+    note_resumed,
     resume_run,
 )
 from training.scoring import EvaluatorCrew, InlineScorers, Scorers
@@ -165,7 +166,9 @@ def train(
             made = _asynchronous(env, task, address)
         trainer, scorers = stack.enter_context(made)
         if resume:
-            trainer.restore(resume_run(out, config))
+            stored = resume_run(out, config)
+            trainer.restore(stored)
+            note_resumed(out, config, stored)  # only now: until here it may be refused
             drop_records_after(out / "evaluations.jsonl", trainer.progress.steps)
         else:
             begin_run(out, config)
@@ -245,12 +248,7 @@ def _serial(
 def _asynchronous(
     env: VectorEnv, task: Task, address: str | None
 ) -> Iterator[tuple[Runtime, Scorers | None]]:
-    # Without a token anybody who reaches the ports can run code here. Ray reads this when it is
-    # imported, which happens here, since it is an extra of its own.
-    if "ray" not in sys.modules:
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-    from training.cluster import ray_engine
-
+    ray_engine = import_ray_engine()
     config, training = task.config, task.config.training
     runtime_config = training.runtime
     actors = runtime_config.actors or max(1, (os.cpu_count() or 2) - 1)

@@ -187,8 +187,12 @@ def test_what_a_checkpoint_keeps_goes_on_with_new_random_numbers(made):
     runtime, _ = made(actors=2)
     for _ in range(3):
         runtime.iterate()
+    runtime.throttle.settings = replace(runtime.throttle.settings, publish_every=2)
     runtime.rest()
     kept = runtime.checkpoint()
+    same, _ = made(actors=2)
+    same.restore(kept)
+    assert same.throttle.settings == runtime.throttle.settings
     again, _ = made(actors=3)
     again.restore(kept)
     assert again.learner.version == 3

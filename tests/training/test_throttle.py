@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+import numpy as np
+
 from training.throttle import Load, Settings, Throttle, ThrottleConfig
 
 FINE = Load(
@@ -207,3 +209,48 @@ def test_in_closed_loop_it_finds_the_rate_of_the_learner_and_stays_there():
     assert waste[0] > 0
     assert not any(waste[10:])
     assert made.settings.in_flight >= 2
+
+
+# ------------------------------------------------------------------ from session to session
+
+WAITS = replace(FINE, learner_idle=0.5)
+LATE = replace(FINE, lag_mean=3.0)
+
+
+def adapted() -> Throttle:
+    """After what a learner that waited, and then one for which all was late, asked for."""
+    made = throttle(actors=8, per_update=2, capacity=4)
+    for load in (LATE, LATE, LATE, WAITS, WAITS):
+        made.decide(load)
+    assert made.settings != throttle(actors=8, per_update=2, capacity=4).settings
+    return made
+
+
+def test_what_it_found_out_is_known_in_the_next_session():
+    made, again = adapted(), throttle(actors=8, per_update=2, capacity=4)
+    again.load_state_dict(made.state_dict())
+    assert again.settings == made.settings
+    # Also what the learner needed not long ago, so that the next decisions are the same.
+    for load in (LATE, LATE, WAITS, LATE):
+        assert again.decide(load) == made.decide(load)
+
+
+def test_settings_of_before_are_brought_inside_the_ranges_of_now():
+    again = throttle(
+        actors=8, per_update=2, capacity=4, min_actors=7, max_in_flight=3, max_publish_every=1
+    )
+    state = {**adapted().state_dict(), "publish_every": np.array(4)}
+    again.load_state_dict(state)
+    assert again.settings == Settings(active_actors=7, in_flight=3, publish_every=1)
+
+
+def test_of_another_number_of_actors_or_switched_off_it_begins_as_ever():
+    state = adapted().state_dict()
+    for other in (
+        throttle(actors=9, per_update=2, capacity=4),
+        throttle(actors=8, per_update=3, capacity=4),
+        throttle(actors=8, per_update=2, capacity=4, enabled=False),
+    ):
+        before = other.settings
+        other.load_state_dict(state)
+        assert other.settings == before

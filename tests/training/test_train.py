@@ -250,6 +250,7 @@ def test_a_checkpoint_whose_policy_is_not_what_answered_is_refused(tmp_path):
     run(out, 3)
     folder = checkpoint_folders(out / "checkpoints")[-1]
     stored = load_checkpoint(folder)
+    about = (out / "run.json").read_bytes(), (out / "config.yaml").read_bytes()
     other = dict(stored.policy)
     other["actor.0.weight"] = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
     from training.checkpoint import Checkpoint, save_checkpoint
@@ -264,6 +265,8 @@ def test_a_checkpoint_whose_policy_is_not_what_answered_is_refused(tmp_path):
             load_policy(out, "latest")
         with pytest.raises(FerryError, match=words):
             run(out, 4, resume=True)
+    # Nothing says that the run went on, or how long it was to be.
+    assert ((out / "run.json").read_bytes(), (out / "config.yaml").read_bytes()) == about
 
 
 # ------------------------------------------------------------------ limits and signals
