@@ -146,6 +146,7 @@ def bench_async(
         dropped_share=max(slow.dropped_share, fed.dropped_share),
         slowdown=slowdown,
         planner=compare_with_plan(planned, config),
+        rates=measured_rates(planned, config),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from training.queue import LagStats
+from training.rates import Rates
 
 #: Numbers of actors at which throughput is reported.
 SCALE = (1, 2, 4, 8, 16)
@@ -30,6 +31,7 @@ class AsyncResult:
         dropped_share: share of rollouts that nobody learned from, the throttle at work.
         slowdown: what was disturbed -> throughput of the others over what it was before.
         planner: planned over measured throughput, by number of actors.
+        rates: what those plans were made from, at the fewest actors.
     """
 
     throughput: Mapping[int, float]
@@ -41,6 +43,7 @@ class AsyncResult:
     dropped_share: float
     slowdown: Mapping[str, float]
     planner: Mapping[int, float]
+    rates: Rates
 
     @property
     def scaling(self) -> dict[int, float]:
@@ -74,6 +77,7 @@ class AsyncResult:
             "slowdown": dict(self.slowdown),
             "planner": {str(k): value for k, value in sorted(self.planner.items())},
             "planner_deviation": self.planner_deviation,
+            "rates": self.rates.model_dump(),
             "throughput_per_s": {str(k): v for k, v in sorted(self.throughput.items())},
         }
 

@@ -49,7 +49,8 @@ def bench_learner(
         ``ratio_to_best_peer`` (None without peers), ``device``, ``skipped`` (name -> why) and
         ``switches``: our rate with ``ppo.bf16`` and with ``ppo.compile`` (None if not asked for);
         ``like_for_like``: rate and ratio of our epochs alone, which is what peers are timed for;
-        ``gpu_sample_passes_per_s``: ours on a GPU, None where there is none.
+        ``gpu_sample_passes_per_s``: ours on a GPU, None where there is none;
+        ``rates``: what `ferry plan --rates` reads of it, for the GPU where there is one.
     """
     sizes = sizes or Sizes()
     before = torch.get_num_threads()
@@ -95,6 +96,8 @@ def bench_learner(
         },
         "gpu_sample_passes_per_s": rates.get("gpu"),
         "switches": {name: rates.get(name) for name in ("bf16", "compile")},
+        # s/sample = epochs / (sample passes/s): every sample is passed over once in each epoch
+        "rates": {"update_s_per_sample": sizes.epochs / rates.get("gpu", rates["ours"])},
     }
 
 

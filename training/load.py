@@ -45,9 +45,6 @@ def load_between(
         acted: versions that rollouts were made with.
         queue_depth: rollouts that wait now.
     """
-    # The newest could not have been acted with yet.
-    recent = published[len(published) - (now.published - last.published) - 1 : -1]
-    unread = sum(version not in acted for version in recent)
     used = now.lags - last.lags
     times = now.times.since(last.times)
     return Load(
@@ -57,6 +54,19 @@ def load_between(
         lag_mean=(now.lag_sum - last.lag_sum) / max(1, used),
         learner_idle=min(1.0, (now.waited_s - last.waited_s) / max(1e-9, now.at_s - last.at_s)),
         actor_idle=times.idle_share if times.total > 0.0 else 0.0,
-        unread_share=unread / max(1, len(recent)),
+        unread_share=unread_share(published, new=now.published - last.published, acted=acted),
         queue_depth=queue_depth,
     )
+
+
+def unread_share(published: Sequence[int], *, new: int, acted: Set[int]) -> float:
+    """Share of versions that nobody acted with; in a plan of a run as in the run itself.
+
+    Args:
+        published: versions, in order.
+        new: how many of them are of the time that is looked at. The newest of all could not have
+            been acted with yet, and is counted next time.
+        acted: versions that the rollouts used were made with.
+    """
+    recent = published[max(0, len(published) - new - 1) : -1]
+    return sum(version not in acted for version in recent) / max(1, len(recent))

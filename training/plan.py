@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from real.errors import FerryError
 from training.plan_model import Cluster, Simulation, mean
+from training.queue import LagStats
 from training.rates import Rates
 from training.run_config import RunConfig, require_updates, side_by_side_config
 
@@ -137,6 +136,7 @@ def plan(
     model = Simulation(cluster, runtime, rates, seed=seed)
     seen, elapsed = model.run(updates)
     learner_idle, active = seen.waited_s / elapsed, model.active_actors
+    lag = LagStats.of(seen.lags)
     limit = "learner"
     if learner_idle > _BUSY:
         limit = "staleness" if seen.drop_share > _BUSY or active < left else "actors"
@@ -145,11 +145,7 @@ def plan(
         samples_per_s=updates * per_update * cluster.fragment / elapsed,
         made_per_s=seen.arrived * cluster.fragment / elapsed,
         versions_per_min=60.0 * updates / elapsed,
-        lag={
-            "mean": mean(seen.lags),
-            "p95": float(np.percentile(seen.lags, 95)),
-            "max": float(max(seen.lags)),
-        },
+        lag={"mean": lag.mean, "p95": lag.p95, "max": lag.largest},
         dropped_share=seen.drop_share,
         queue_depth=mean(seen.depths),
         active_actors=active,

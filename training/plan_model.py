@@ -14,9 +14,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from training.crew import PER_ACTOR
+from training.load import unread_share
 from training.rates import Rates
 from training.run_config import RuntimeConfig
 from training.throttle import Load, Throttle
+
+#: Versions of which is known whether anybody acted with them; as many as a run remembers.
+_REMEMBERED = 1000
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,6 @@ class Totals:
         lags: of every rollout used [versions].
         depths: rollouts that waited at the start of each update.
         published: versions that came to the actors.
-        acted: versions that rollouts were begun with.
     """
 
     since_s: float = 0.0
@@ -79,8 +82,7 @@ class Totals:
     parked_s: float = 0.0
     lags: list[int] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
-    published: list[int] = field(default_factory=list)
-    acted: set[int] = field(default_factory=set)
+    published: int = 0
 
     @property
     def drop_share(self) -> float:
@@ -133,6 +135,9 @@ class Simulation:
         self._parked: list[int] = []
         self._under_way = self._makers = self._employed = 0
         self._queue: deque[int] = deque()  # versions that acted
+        # Newest versions that came to the actors, and that the learner's rollouts were made with.
+        self._came: deque[int] = deque([0], maxlen=_REMEMBERED)
+        self._acted: deque[int] = deque(maxlen=_REMEMBERED)
         self._version = self._visible = self._published = 0
         self._idle_since: float | None = 0.0
         self._of_plan, self._of_period = Totals(), Totals()
@@ -173,8 +178,7 @@ class Simulation:
         elif kind == "updated":
             self._update()
         else:
-            self._visible = version
-            self._of_period.published.append(version)
+            self._come(version)
         self._learn()
         self._dispatch()
         if self._throttle.due() and self._version:
@@ -229,7 +233,6 @@ class Simulation:
         self._pending[which] -= 1
         self._making[which] = True
         self._makers += 1
-        self._of_period.acted.add(self._visible)
         self._at(self._rollout_s(), "made", which, self._visible)
 
     def _rollout_s(self) -> float:
@@ -269,7 +272,9 @@ class Simulation:
             self._queue = fresh
         if len(self._queue) < count:
             return
-        lags = [self._version - self._queue.popleft() for _ in range(count)]
+        taken = [self._queue.popleft() for _ in range(count)]
+        self._acted.extend(taken)
+        lags = [self._version - version for version in taken]
         for totals in (self._of_plan, self._of_period):
             totals.lags += lags
             totals.depths.append(len(self._queue) + count)
@@ -282,14 +287,19 @@ class Simulation:
         if self._version - self._published >= self._throttle.settings.publish_every:
             self._published = self._version
             if self._rates.publish_s == 0.0:
-                self._visible = self._version
-                self._of_period.published.append(self._version)
+                self._come(self._version)
             else:
                 self._at(self._rates.publish_s, "published", 0, self._version)
 
+    def _come(self, version: int) -> None:
+        """Weights have come to where actors find them."""
+        self._visible = version
+        self._came.append(version)
+        self._of_period.published += 1
+
     def _decide(self) -> None:
         seen, elapsed = self._of_period, self._now - self._of_period.since_s
-        unread = [v for v in seen.published if v not in seen.acted]
+        unread = unread_share(list(self._came), new=seen.published, acted=set(self._acted))
         self._throttle.decide(
             Load(
                 arrived=seen.arrived,
@@ -298,7 +308,7 @@ class Simulation:
                 lag_mean=mean(seen.lags),
                 learner_idle=seen.waited_s / elapsed if elapsed else 0.0,
                 actor_idle=seen.actor_idle,
-                unread_share=len(unread) / max(1, len(seen.published)),
+                unread_share=unread,
                 queue_depth=len(self._queue),
             )
         )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -17,6 +19,8 @@ from training.progress import ProgressFn
 from training.roles import Stream
 from training.run_config import RunConfig, side_by_side_config
 from training.train import train
+
+log = logging.getLogger(__name__)
 
 #: Iterations that are not looked at: memory and caches are still cold.
 _WARM_UP = 2
@@ -42,8 +46,15 @@ class Rates(Config):
     )
 
 
-def read_rates(path: str | Path) -> Rates:
-    """Rates from a JSON file whose keys are those of :class:`Rates`.
+#: Without these there is no plan.
+_COMPLETE = {"actor_steps_per_s": 1.0, "update_s_per_sample": 1.0}
+
+
+def read_rates(path: str | Path) -> dict[str, float]:
+    """Rates from a JSON file: an object of them, or what a benchmark prints, with it under `rates`.
+
+    Returns:
+        Those that are in it, by the keys of :class:`Rates`.
 
     Raises:
         FerryError: no such file, no JSON, or a key or number that does not belong there.
@@ -52,9 +63,38 @@ def read_rates(path: str | Path) -> Rates:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FerryError(f"{path}: no rates can be read from it: {error}") from error
+    if isinstance(data, dict) and "rates" in data:
+        data = data["rates"]
     if not isinstance(data, dict):
         raise FerryError(f"{path}: expected an object of rates by name, found {data!r:.40}")
-    return parse_config(Rates, data, source=str(path))
+    # What is required is completed with numbers that are in order, so that the rest is checked.
+    parse_config(Rates, {**_COMPLETE, **data}, source=str(path))
+    return {str(name): float(value) for name, value in data.items()}
+
+
+def gather_rates(
+    paths: Sequence[str | Path], config: RunConfig, *, progress: ProgressFn | None = None
+) -> Rates:
+    """Rates from files, a later one over an earlier; what none of them has is measured here.
+
+    Args:
+        paths: for instance of the learner, from a machine with a GPU, and of everything else.
+        config: the task.
+        progress: told how far a measurement is.
+
+    Raises:
+        FerryError: see :func:`read_rates`.
+    """
+    given: dict[str, float] = {}
+    for path in paths:
+        given |= read_rates(path)
+    if given.keys() >= _COMPLETE.keys():
+        return Rates(**given)
+    here = measure_rates(config, progress=progress).model_dump()
+    if given:
+        names = ", ".join(sorted(_COMPLETE.keys() - given.keys()))
+        log.warning("%s of a task is in none of the files of rates; measured here", names)
+    return Rates(**{**here, **given})
 
 
 def measure_rates(

@@ -22,22 +22,28 @@ def plan(
     config: Annotated[str, typer.Option(help="The task to plan for.")] = "a1_walk",
     overrides: Overrides = None,
     rates: Annotated[
-        Path | None, typer.Option(help="Measured rates (JSON); else measured here.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Rates: JSON of `ferry bench learner`, `async` or by hand; repeatable. The rest "
+            "is measured here.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
 ) -> None:
     """Simulate asynchronous training on a cluster: throughput, lag, and what limits it.
 
-    Example: `ferry plan --cores 6144 --gpus 8`
+    Example: `ferry plan --cores 6144 --gpus 8`, or, after `ferry bench learner --json > gpu.json`
+    on a machine with a GPU, `ferry plan --cores 6144 --gpus 8 --rates gpu.json`
     """
     from training.plan import plan as run
     from training.progress import bar
-    from training.rates import measure_rates, read_rates
+    from training.rates import gather_rates
     from training.run_config import load_run_config
 
     run_config = load_run_config(config, overrides or [])
     with bar("planning") as progress:
-        measured = read_rates(rates) if rates else measure_rates(run_config, progress=progress)
+        measured = gather_rates(rates or [], run_config, progress=progress)
         result = run(cores, gpus, config=run_config, rates=measured)
     quiet = write_json(result.as_json(), Path("-") if as_json else None)
     print_table(f"{config} on {cores} cores and {gpus} GPUs", result.rows(), to_stderr=quiet)

@@ -31,6 +31,7 @@ from training.load import Totals, load_between
 from training.paced import MakePacedEnv, PacedEvaluate, PacedLearner, Paces, Update
 from training.process_tree import descendants, memory_bytes, with_title
 from training.queue import LagStats, QueueCounts
+from training.rates import Rates, gather_rates
 from training.soak import Memory, slope, soak
 from training.toy_env import PointEnv
 
@@ -156,6 +157,7 @@ RESULT = AsyncResult(
         "store_stopped": 0.85,
     },
     planner={1: 1.0, 2: 1.01, 4: 0.97, 8: 1.1, 16: 0.8},
+    rates=Rates(actor_steps_per_s=320.0, update_s_per_sample=1e-12, update_fixed_s=0.2),
 )
 
 
@@ -170,6 +172,12 @@ def test_json_has_the_agreed_keys_and_numbers():
     assert found["lag"] == {"mean": 1.2, "p95": 2.0, "max": 3.0}
     assert set(found["slowdown"]) == set(RESULT.slowdown)
     assert found["planner_deviation"] == pytest.approx(0.2)
+
+
+def test_a_plan_is_made_from_what_the_benchmark_prints(tmp_path):
+    path = tmp_path / "async.json"
+    path.write_text(json.dumps(RESULT.as_json()))
+    assert gather_rates([path], free_config()) == RESULT.rates
 
 
 def test_the_table_says_which_goals_are_met():

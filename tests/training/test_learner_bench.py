@@ -55,6 +55,10 @@ def test_the_ratio_is_to_the_better_peer_and_each_counts_with_its_better_threads
     rows = table_rows(record)
     assert rows["on a GPU"] == "6,400"  # 64 passes in 0.01 s
     assert rows["with compile"] == "not measured"
+    # 32 samples, two epochs: 0.01 s an update on the GPU, and 0.1 s here
+    assert record["rates"] == {"update_s_per_sample": pytest.approx(0.01 / 32)}
+    del times["gpu"]
+    assert bench_learner(sizes=SMALL)["rates"] == {"update_s_per_sample": pytest.approx(0.1 / 32)}
 
 
 def test_what_is_timed_learns_from_data_of_its_own_policy():

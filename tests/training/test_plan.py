@@ -7,10 +7,12 @@ import json
 import pytest
 
 from real.errors import ConfigError, FerryError
+from training.load import unread_share
 from training.plan import plan, saturation
 from training.plan_model import Cluster
-from training.rates import Rates, measure_rates, read_rates
+from training.rates import Rates, gather_rates, measure_rates, read_rates
 from training.run_config import RunConfig, load_run_config
+from training.throttle import Throttle
 
 T, N = 10, 50  # 500 samples a rollout
 
@@ -181,7 +183,7 @@ def test_thousands_of_actors_fit():
 def test_rates_are_read_from_a_file_and_wrong_ones_named(tmp_path):
     path = tmp_path / "rates.json"
     path.write_text(json.dumps({"actor_steps_per_s": 9e3, "update_s_per_sample": 1e-5}))
-    assert read_rates(path).actor_steps_per_s == 9e3
+    assert read_rates(path) == {"actor_steps_per_s": 9e3, "update_s_per_sample": 1e-5}
     path.write_text(json.dumps({"actor_step_per_s": 9e3, "update_s_per_sample": 1e-5}))
     with pytest.raises(ConfigError, match="did you mean 'actor_steps_per_s'"):
         read_rates(path)
@@ -190,6 +192,54 @@ def test_rates_are_read_from_a_file_and_wrong_ones_named(tmp_path):
     path.write_text('"9e3"')
     with pytest.raises(FerryError, match="expected an object of rates"):
         read_rates(path)
+
+
+def test_rates_come_from_several_benchmarks_and_what_is_missing_is_measured(
+    tmp_path, monkeypatch, caplog
+):
+    measured = Rates(actor_steps_per_s=700.0, update_s_per_sample=3e-5, spread=0.3)
+    monkeypatch.setattr("training.rates.measure_rates", lambda config, **_: measured)
+    slow, fast, links = (tmp_path / f"{name}.json" for name in ("slow", "fast", "links"))
+    slow.write_text(json.dumps({"device": "cpu", "rates": {"update_s_per_sample": 1e-4}}))
+    fast.write_text(json.dumps({"device": "cuda", "rates": {"update_s_per_sample": 1e-7}}))
+    links.write_text(json.dumps({"publish_s": 0.02, "actor_steps_per_s": 5e3}))
+    assert gather_rates([], config()) == measured
+    assert gather_rates([slow, fast], config()) == Rates(
+        actor_steps_per_s=700.0, update_s_per_sample=1e-7, spread=0.3
+    )
+    assert "actor_steps_per_s of a task is in none of the files" in caplog.text
+    assert gather_rates([fast, links], config()) == Rates(
+        actor_steps_per_s=5e3, update_s_per_sample=1e-7, publish_s=0.02
+    )
+    slow.write_text(json.dumps({"rates": {"update_s_per_sample": -1.0}}))
+    with pytest.raises(ConfigError, match="update_s_per_sample"):
+        gather_rates([slow], config())
+
+
+def test_the_share_of_versions_nobody_acted_with_leaves_out_the_newest():
+    # Of 4, 5, 6 after 3 the newest could not have been acted with yet: 3, 4, 5.
+    assert unread_share([1, 2, 3, 4, 5, 6], new=3, acted={1, 4}) == pytest.approx(2 / 3)
+    assert unread_share([0], new=0, acted=set()) == 0.0
+    assert unread_share([0, 1], new=1, acted=set()) == 1.0
+
+
+def test_in_step_with_the_learner_a_plan_has_no_version_that_nobody_acted_with(monkeypatch):
+    loads = []
+    decide = Throttle.decide
+    monkeypatch.setattr(
+        Throttle, "decide", lambda self, load: (loads.append(load), decide(self, load))[1]
+    )
+    # Every rollout of 1 s begins with a version of its own: all are acted with but the one before
+    # the newest, whose rollouts are being learned from as the throttle looks.
+    slow = config(FOUR, "training.runtime.throttle.period_s=20.0")
+    plan(99, 0, config=slow, rates=rates(), actors=4, updates=100)
+    assert len(loads) >= 5
+    assert max(load.unread_share for load in loads[1:]) <= 1 / 19
+
+
+def test_the_lag_that_95_percent_do_not_exceed_is_that_of_a_run():
+    found = plan(99, 0, config=config(FOUR, NO_THROTTLE), rates=rates(spread=0.5), actors=9)
+    assert found.lag["p95"] == round(found.lag["p95"])  # a lag that was seen, none in between
 
 
 def test_rates_measured_here_say_what_rollouts_and_updates_cost():
