@@ -49,6 +49,8 @@ class GruConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _number_alone(cls, given: Any) -> Any:
+        if given is False or given == 0:
+            raise ValueError(f"{given!r} is no size of a memory; null is off, which is the default")
         if isinstance(given, int) and not isinstance(given, bool):
             return {"hidden": given}
         return given

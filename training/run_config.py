@@ -101,6 +101,12 @@ class RuntimeConfig(Config):
     restart_window_s: float = Field(default=600.0, gt=0.0, description="that window [s]")
     throttle: ThrottleConfig = ThrottleConfig()
 
+    @model_validator(mode="after")
+    def _as_many_actors_as_are_never_parked(self) -> Self:
+        if self.actors is not None:
+            _require_actors(self, self.actors)
+        return self
+
 
 class TrainingConfig(Config):
     """The ``training`` section of a task file."""
@@ -147,21 +153,56 @@ class RunConfig(EnvConfig):
 
     @model_validator(mode="after")
     def _every_minibatch_has_samples(self) -> Self:
-        samples = self.sim.worlds * self.training.horizon
-        if self.training.ppo.minibatches > samples:
-            raise ConfigError(
-                f"training.ppo.minibatches is {self.training.ppo.minibatches}, but a rollout of "
-                f"sim.worlds * training.horizon has {samples} samples; expected no more minibatches"
-            )
-        network = self.training.network
-        remembers = network.gru is not None or network.critic_gru is not None
-        if remembers and self.training.ppo.minibatches > self.sim.worlds:
-            raise ConfigError(
-                f"training.ppo.minibatches is {self.training.ppo.minibatches}, but with "
-                "training.network.gru or critic_gru a minibatch takes whole worlds, of which "
-                f"there are {self.sim.worlds} (sim.worlds); expected no more minibatches"
-            )
+        runtime = self.training.runtime
+        # As `side_by_side_config` gives it, its updates are not of one rollout.
+        if self.sim.worlds != runtime.worlds:
+            require_minibatches(self.training, self.sim.worlds, "sim.worlds")
+        # Where neither is given, `require_updates` knows the number of actors.
+        rollouts = runtime.fragments_per_update or runtime.actors
+        if runtime.worlds is not None and rollouts is not None:
+            require_minibatches(self.training, rollouts * runtime.worlds, _OF_UPDATE)
         return self
+
+
+#: What makes the worlds of an update where actors are beside the learner.
+_OF_UPDATE = "training.runtime: worlds * fragments_per_update, or else actors"
+
+
+def require_minibatches(training: TrainingConfig, worlds: int, what: str) -> None:
+    """Refuse more minibatches than an update has samples, or sequences for a memory.
+
+    Args:
+        training: minibatches, horizon, and whether anybody has a memory.
+        worlds: of all rollouts of an update.
+        what: says whose they are.
+
+    Raises:
+        ConfigError: a minibatch would be empty.
+    """
+    minibatches, samples = training.ppo.minibatches, worlds * training.horizon
+    if minibatches > samples:
+        raise ConfigError(
+            f"training.ppo.minibatches is {minibatches}, but {worlds} worlds ({what}) with "
+            f"training.horizon {training.horizon} have {samples} samples; expected no more "
+            "minibatches"
+        )
+    network = training.network
+    remembers = network.gru is not None or network.critic_gru is not None
+    if remembers and minibatches > worlds:
+        raise ConfigError(
+            f"training.ppo.minibatches is {minibatches}, but with training.network.gru or "
+            f"critic_gru a minibatch takes whole worlds, of which there are {worlds} ({what}); "
+            "expected no more minibatches"
+        )
+
+
+def _require_actors(runtime: RuntimeConfig, actors: int) -> None:
+    never_parked = runtime.throttle.min_actors
+    if never_parked > actors:
+        raise ConfigError(
+            f"training.runtime.throttle.min_actors is {never_parked}, but there are {actors} "
+            "actors (training.runtime.actors, or else one per CPU but one); expected no more"
+        )
 
 
 def require_updates(config: RunConfig, *, actors: int) -> None:
@@ -173,9 +214,10 @@ def require_updates(config: RunConfig, *, actors: int) -> None:
 
     Raises:
         ConfigError: no update could ever be made: the queue is smaller than one, or a learner
-            would have nothing to learn from.
+            or a minibatch would have nothing to learn from; or fewer actors than are never parked.
     """
     runtime = config.training.runtime
+    _require_actors(runtime, actors)
     rollouts = runtime.fragments_per_update or actors
     if runtime.queue_capacity is not None and runtime.queue_capacity < rollouts:
         raise ConfigError(
@@ -189,6 +231,7 @@ def require_updates(config: RunConfig, *, actors: int) -> None:
             f"training.runtime.learners is {runtime.learners}, but an update has rollouts of "
             f"{worlds} worlds; expected one for each learner at least"
         )
+    require_minibatches(config.training, worlds, _OF_UPDATE)
 
 
 #: Where two configurations may differ and still be the same run.

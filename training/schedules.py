@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from real.config import Config
 
@@ -44,7 +44,19 @@ class Schedules(Config):
     )
     critic_learning_rate: Schedule | None = Field(default=None, description="of the critic")
     entropy_coef: Schedule | None = Field(default=None, description="weight of the entropy")
-    clip: Schedule | None = Field(default=None, description="bound on ratio - 1")
+    clip: Schedule | None = Field(
+        default=None, description="bound on ratio - 1; its end is above 0 and below 1, as it is"
+    )
+
+    @model_validator(mode="after")
+    def _clip_ends_where_it_may_be(self) -> Self:
+        clip = self.clip
+        if clip is not None and clip.kind != "constant" and not 0.0 < clip.end < 1.0:
+            raise ValueError(
+                f"schedules.clip.end is {clip.end:g}, expected above 0 and below 1 as for clip "
+                "itself: with 0 nothing is learned, and from 1 on nothing is bounded below"
+            )
+        return self
 
 
 def scheduled(schedule: Schedule | None, start: float, *, update: int) -> float:

@@ -38,6 +38,7 @@ from training.roles import (
 from training.run_config import (
     RunConfig,
     load_run_config,
+    require_minibatches,
     require_updates,
     side_by_side_config,
     with_limits,
@@ -232,6 +233,7 @@ def _serial(
     config: RunConfig, env: VectorEnv, evaluate: Evaluate | None
 ) -> Iterator[tuple[Runtime, Scorers | None]]:
     training = config.training
+    require_minibatches(training, env.num_envs, "sim.worlds")
     actor = ActorWorker(
         env,
         actor_id((0, 0)),
