@@ -204,7 +204,7 @@ def _slowdowns(run: PacedRun, actors: int, lengths: Lengths, bar: _Bar) -> dict[
     run.run(SLOWER * ROLLOUT_S)  # until its last slow rollout is there
     with stopped("ray::_Evaluator"):
         found["evaluator_stopped"] = of_both(look("evaluator stopped"), free)
-    with stopped("ray::_Store"):
+    with stopped("ray::WeightStore"):
         bar.begin("store stopped", lengths.away)
         found["store_stopped"] = of_both(run.run(lengths.away), free)
     return found

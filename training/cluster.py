@@ -36,6 +36,7 @@ from training.reminder import Reminder
 from training.roles import ScoreRequest, Task, actor_id
 from training.snapshot import PolicySnapshot
 from training.symmetry import Mirror
+from training.weight_store import WeightStore
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +46,6 @@ _ANSWER_S = 0.05
 _REACH_S = 10.0
 #: Smallest shared memory that Ray starts with [bytes].
 _MIN_STORE = 100 * 2**20
-
-
-class _Store:
-    """The weight store: newest version wins. It holds references, the bytes lie beside it."""
-
-    def __init__(self) -> None:
-        self._version = -1
-        self._refs: list[Any] = []
-
-    def publish(self, version: int, refs: list[Any]) -> None:
-        if version >= self._version:
-            self._version, self._refs = version, refs
-
-    def newer_than(self, version: int) -> list[Any]:
-        return self._refs if self._version > version else []
 
 
 class _Feed:
@@ -160,7 +146,7 @@ class RayEngine:
             **UNRECORDED,
             "scheduling_strategy": on(self.processes.here),
         }
-        self.store: Any = ray.remote(_Store).options(max_restarts=-1, **beside).remote()
+        self.store: Any = ray.remote(WeightStore).options(max_restarts=-1, **beside).remote()
         self._reminder = Reminder(self._tell, answered=_answered, clock=time.monotonic)
         self._actor, self._evaluator = ray.remote(_Actor), ray.remote(_Evaluator)
 

@@ -85,12 +85,17 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def soak(
-    minutes: float, *, sample_s: float | None = None, progress: ProgressFn | None = None
+    minutes: float,
+    *,
+    actors: int = ACTORS,
+    sample_s: float | None = None,
+    progress: ProgressFn | None = None,
 ) -> Memory:
     """Let actors outrun the learner, the throttle off, so that the queue overflows all the time.
 
     Args:
         minutes: how long, after the processes have started.
+        actors: K.
         sample_s: time between two looks at memory [s]; 60 looks in all if None.
         progress: told how far it is.
     """
@@ -100,9 +105,9 @@ def soak(
     tell(0.0, seconds, "starting actors")
     # Rollouts that are too large to travel within a message: they go through shared memory.
     config = free_config(f"sim.worlds={WORLDS}")
-    with paced_run(config, actors=ACTORS, step_s=STEP_S) as run:
-        run.start(actors=ACTORS)
-        run.learner.update_s = FASTER * PER_UPDATE * ROLLOUT_S / ACTORS
+    with paced_run(config, actors=actors, step_s=STEP_S) as run:
+        run.start(actors=actors)
+        run.learner.update_s = FASTER * PER_UPDATE * ROLLOUT_S / actors
         first, begun = run.runtime.totals().counts, time.monotonic()
         at: list[float] = []
         held: list[float] = []

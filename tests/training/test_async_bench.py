@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from real.errors import FerryError
+from tests.training.toy_run import left_behind
 from training.actor import ActorWorker
 from training.async_bench import (
     Lengths,
@@ -268,11 +269,11 @@ def test_a_small_run_finds_every_number_and_leaves_nothing():
     pytest.importorskip("ray", reason="the `cluster` extra is not installed")
     notes: list[str] = []
     result = bench_async(
-        lengths=Lengths(window=2.0, settle=1.0, away=2.0, adapt=1.0, steady=2.0),
+        lengths=Lengths(window=1.5, settle=0.5, away=1.0, adapt=0.5, steady=1.5),
         scale=(1, 2),
         progress=lambda done, total, note="": notes.append(note),
     )
-    assert descendants() == []
+    assert left_behind() == []
     found = json.loads(json.dumps(result.as_json()))
     assert set(found["scaling"]) == set(found["planner"]) == {"1", "2"}
     assert found["scaling"]["2"] > found["scaling"]["1"] == 1.0
@@ -291,8 +292,8 @@ def test_a_small_run_finds_every_number_and_leaves_nothing():
 @pytest.mark.slow
 def test_a_short_soak_samples_memory_while_the_queue_overflows():
     pytest.importorskip("ray", reason="the `cluster` extra is not installed")
-    found = soak(0.1, sample_s=0.5)
-    assert descendants() == []
+    found = soak(0.07, actors=2, sample_s=0.5)
+    assert left_behind() == []
     assert len(found.mib) >= 2  # it looks after whole updates, each of which takes 2 s
     # Ray's own processes alone are larger than that.
     assert min(found.mib) > 100.0

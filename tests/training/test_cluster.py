@@ -19,6 +19,7 @@ from real.errors import FerryError
 from tests.training.toy_run import (
     FRAGMENT,
     alive,
+    left_behind,
     score,
     slow_env,
     toy_config,
@@ -49,8 +50,13 @@ def updates(run: Path) -> list[dict]:
     return [r for r in records(run / "metrics.jsonl") if "lag/mean" in r]
 
 
+#: Policy and critic remember: fragments go on where the ones before ended.
+MEMORIES = ("training.network.gru=6", "training.network.critic_gru=5")
+
+
 def two_actors():
     return toy_config(
+        *MEMORIES,
         "training.run.evaluate_every=10",
         "training.runtime.actors=2",
         "training.runtime.max_staleness=4",
@@ -58,17 +64,22 @@ def two_actors():
     )
 
 
+def two_learners():
+    return toy_config("training.runtime.learners=2")
+
+
 SCRIPT = """
 import sys
 from pathlib import Path
-from tests.training.test_cluster import two_actors
+from tests.training.test_cluster import two_actors, two_learners
 from tests.training.toy_run import score, slow_env
 from training.train import train
 
+learners = "--learners" in sys.argv
 result = train(
-    two_actors(),
+    two_learners() if learners else two_actors(),
     Path(sys.argv[1]),
-    evaluate=score,
+    evaluate=None if learners else score,
     env_factory=slow_env,
     runtime="ray",
     resume="--resume" in sys.argv,
@@ -122,7 +133,7 @@ class Life:
 @pytest.fixture(scope="module")
 def life(tmp_path_factory) -> Life:
     run = tmp_path_factory.mktemp("life") / "run"
-    train(toy_config(), run, steps=5 * FRAGMENT, env_factory=toy_env)
+    train(toy_config(*MEMORIES), run, steps=5 * FRAGMENT, env_factory=toy_env)
     serial_score = score(load_policy(run, "latest").module)["score"]
 
     scores = run / "evaluations.jsonl"
@@ -149,7 +160,7 @@ def life(tmp_path_factory) -> Life:
         runtime="ray",
         resume=True,
     )
-    assert descendants() == []
+    assert left_behind() == []
     return Life(run, serial_score, left, reached, scored, result)
 
 
@@ -189,6 +200,15 @@ def test_it_measures_what_it_does(life):
     assert 0.0 <= last["actors/idle_share"] <= 1.0
 
 
+def test_policies_with_a_memory_act_and_learn_from_what_they_remembered(life):
+    assert load_policy(life.run, "latest").module.hidden_size == 6
+    found = updates(life.run)
+    assert all(r["learner/refused"] == 0.0 for r in found)
+    error = [r["ppo/ratio_error"] for r in found]
+    assert np.isfinite(error).all()
+    assert min(error) < 1e-5  # fragments of the newest version: the stored state is the right one
+
+
 def test_what_stands_in_its_record_is_what_its_policies_are_worth(life):
     found, checkpoints = records(life.run / "evaluations.jsonl"), life.run / "checkpoints"
     assert len(found) > life.scored
@@ -203,10 +223,12 @@ def test_what_stands_in_its_record_is_what_its_policies_are_worth(life):
 
 
 def test_ctrl_c_ends_all_processes_within_ten_seconds_and_leaves_a_checkpoint(tmp_path):
-    """The signal goes to the whole group, as a terminal sends it."""
-    with running(tmp_path, until=lambda: len(updates(tmp_path)) >= 3) as child:
+    """Also one that hangs. The signal goes to the whole group, as a terminal sends it."""
+    with running(tmp_path, "--learners", until=lambda: len(updates(tmp_path)) >= 3) as child:
+        (learner,) = workers("_Learner", child.pid)
+        os.kill(learner, signal.SIGSTOP)
         family = descendants(child.pid)
-        assert len(family) >= 4  # Ray's own, the actors, the evaluator and the store
+        assert len(family) >= 5  # Ray's own, the actors, the other learner and the store
         shared = shared_memory(family)
         os.killpg(child.pid, signal.SIGINT)
         assert child.wait(10.0) == 130, child.stderr.read()

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("ray", reason="the `cluster` extra is not installed")
 
-from tests.training.ray_nodes import await_nodes, head, kill_all, node
+from tests.training.ray_nodes import await_nodes, kill_all, node
 from tests.training.toy_run import (
     HORIZON,
     PATIENCE_S,
@@ -32,22 +32,6 @@ from training.roles import RestartBudgetExceeded, actor_id
 from training.train import train
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    """A node that all runs of this file join, one after the other: (its process, address)."""
-    with head(cpus=3) as found:
-        yield found
-
-
-@pytest.fixture
-def address(cluster):
-    yield cluster[1]
-    wait_until(lambda: not any(map(workers, ROLES)), "the end of all processes of the run")
-
-
-ROLES = ("_Actor", "_Evaluator", "_Store")
 
 
 class Story:
@@ -103,9 +87,9 @@ def test_whoever_is_killed_hangs_stops_or_raises_is_replaced_and_training_goes_o
             # Who hung or was stopped is gone, not left behind.
             yield lambda: len(workers("_Actor")) <= 2
 
-        (store,) = workers("_Store")
+        (store,) = workers("WeightStore")
         os.kill(store, signal.SIGKILL)
-        yield lambda: bool(workers("_Store")) and store not in workers("_Store")
+        yield lambda: bool(workers("WeightStore")) and store not in workers("WeightStore")
         # Were it empty, actors would stay with old weights and the bound would end all updates.
         yield story.more_updates(3 * 4)
         assert story.metric("lag/max") <= 4

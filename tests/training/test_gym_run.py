@@ -104,8 +104,8 @@ def test_cartpole_is_learned(tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_actors_of_the_ray_runtime_have_gymnasium_worlds_too(tmp_path) -> None:
+def test_actors_of_the_ray_runtime_have_gymnasium_worlds_too(tmp_path, address) -> None:
     pytest.importorskip("ray")
     config = load_any_run_config("gym", [*SMALL, "training.runtime.actors=1"])
-    result = train(config, tmp_path / "run", steps=1024, runtime="ray")
+    result = train(config, tmp_path / "run", steps=1024, runtime="ray", address=address)
     assert result.steps >= 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -14,13 +15,17 @@ import pytest
 from real.rollout import Rollout
 from tests.training.learner_case import NETWORK, assert_same, made_up, state_of
 from tests.training.pipe_host import PipeHost
-from tests.training.toy_run import alive, wait_until
+from tests.training.test_async_loop import NearbyEngine
+from tests.training.test_session import session
+from tests.training.toy_run import FRAGMENT, HORIZON, alive, toy_config, wait_until
+from training.async_loop import AsyncRuntime
+from training.checkpoint import newest_checkpoint
 from training.interrupt import stop_on_signal
 from training.learner_group import LeadLearner
 from training.learner_member import LearnerSpec
 from training.parallel import LearnerLostError
 from training.ppo import PpoConfig
-from training.roles import RestartBudget
+from training.roles import RestartBudget, RestartBudgetExceeded
 from training.run_config import RuntimeConfig
 from training.staging import Staged, Staging
 
@@ -95,6 +100,50 @@ def test_a_learner_that_dies_in_an_update_is_replaced_and_the_update_made_with_t
     assert len(host.handles) == 2
     lead.update(given)
     assert (lead.version, budget.spent) == (2, 1)
+
+
+def test_a_learner_that_dies_between_updates_is_replaced_and_nothing_is_lost(group):
+    lead, host, budget = group
+    lead.update(rollouts(lead, 0))
+    given = rollouts(lead, 1)
+    host.kill(host.handles[0])
+    with pytest.raises(LearnerLostError, match="learner 1 failed: the process died"):
+        lead.update(given)
+    wait_until(lambda: lead.ready(0.1), "a replacement")
+    lead.update(given)
+    assert (lead.version, budget.spent, len(host.handles)) == (2, 1, 2)
+    alone = SPEC.make()
+    for update in range(2):
+        alone.update(rollouts(alone, 0) if update == 0 else given)
+    for name, array in state_of(alone).items():
+        np.testing.assert_allclose(state_of(lead)[name], array, rtol=1e-6, atol=1e-6, err_msg=name)
+
+
+def test_learners_that_always_die_end_the_run_and_what_it_keeps_is_whole_updates(tmp_path):
+    config = toy_config("training.runtime.learners=2", "training.runtime.max_restarts=1")
+    training = config.training
+    spec = dataclasses.replace(SPEC, network=training.network, ppo=training.ppo)
+    host = PipeHost(spec)
+    lead = LeadLearner(
+        spec,
+        host,
+        config=training.runtime,
+        budget=RestartBudget(1, 600.0, clock=time.monotonic),
+        clock=time.monotonic,
+    )
+    engine = NearbyEngine(config)
+    runtime = AsyncRuntime(lead, engine, config=training.runtime, actors=1, horizon=HORIZON)
+    try:
+        with pytest.raises(RestartBudgetExceeded, match="learner 1 failed"):
+            session(tmp_path, runtime, config).run(
+                lambda done, total, note="": host.kill(host.handles[-1]), resumed=False
+            )
+    finally:
+        runtime.rest()
+        lead.close()
+    stored = newest_checkpoint(tmp_path / "checkpoints")
+    assert stored.learner["version"] == lead.version == 2
+    assert stored.policy["obs_norm.count"] == stored.step == 2 * FRAGMENT
 
 
 def tell(host: PipeHost, method: str, *arguments: float) -> None:

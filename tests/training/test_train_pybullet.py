@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.training.toy_run import alive, left_behind, wait_until, workers
 from training.checkpoint import newest_checkpoint
 from training.evaluator import evaluate_path
 from training.process_tree import descendants
@@ -54,7 +55,7 @@ def test_n_and_n_iterations_are_2n_bit_by_bit_also_with_other_processes(tmp_path
         if not np.array_equal(array, getattr(two, field)[name])
     ]
     assert different == []
-    assert descendants() == []
+    assert left_behind() == []
 
 
 @pytest.mark.parametrize("suite", ["nominal", "pybullet", "randomized", "pybullet_randomized"])
@@ -81,14 +82,22 @@ def test_a_run_is_selected_in_the_engine_it_trains_in(tmp_path, monkeypatch):
 
 
 @pytest.mark.ray
-def test_actors_on_ray_have_their_own_workers_and_leave_none(tmp_path):
-    pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+def test_actors_on_ray_have_their_own_workers_and_leave_none(tmp_path, address):
+    seen: set[int] = set()
+
+    def look(done: float, total: float, note: str = "") -> None:
+        seen.update(pid for actor in workers("_Actor") for pid in (actor, *descendants(actor)))
+
     result = train(
         config("training.runtime.actors=2"),
         tmp_path,
         steps=6 * WORLDS * HORIZON,
         evaluate=constant,
         runtime="ray",
+        address=address,
+        progress=look,
     )
     assert result.steps >= 6 * WORLDS * HORIZON
-    assert descendants() == []
+    assert len(seen) >= 2
+    wait_until(lambda: not alive(seen), "the end of the actors and all below them")
+    assert left_behind() == []

@@ -13,7 +13,7 @@ import torch
 
 from real.rollout import Rollout
 from training.networks import ActorCritic
-from training.process_tree import with_title
+from training.process_tree import descendants, with_title
 from training.roles import Stream
 from training.run_config import RunConfig, load_run_config
 from training.toy_env import PointEnv
@@ -126,7 +126,8 @@ def score(policy: ActorCritic) -> dict[str, float]:
     """Depends on every weight and statistic, and on nothing else."""
     with torch.no_grad():
         obs = torch.from_numpy(np.linspace(-20.0, 20.0, 40, dtype=np.float32).reshape(10, 4))
-        return {"score": float(policy.mean(obs).abs().mean())}
+        mean, _ = policy.advance(obs, torch.full((10, policy.hidden_size), 0.5))
+        return {"score": float(mean.abs().mean())}
 
 
 def rollout(version: int, *, num: int = 3, actor: str = "a") -> Rollout:
@@ -144,6 +145,16 @@ def rollout(version: int, *, num: int = 3, actor: str = "a") -> Rollout:
         policy_version=version,
         actor_id=actor,
     )
+
+
+#: Processes that several tests share, see the fixture ``cluster``; no run leaves them behind.
+KEPT: set[int] = set()
+
+
+def left_behind() -> list[int]:
+    """Processes below this one that somebody should have ended."""
+    kept = {pid for root in KEPT for pid in (root, *descendants(root))}
+    return [pid for pid in descendants() if pid not in kept]
 
 
 def workers(role: str, below: int | None = None) -> list[int]:
