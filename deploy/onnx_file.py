@@ -119,13 +119,14 @@ def without_metadata(data: bytes, key: str) -> bytes:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file whole or not at all, with the folders it is in.
 
     Raises:
         FerryError: it cannot be written.
     """
     temporary = path.with_name(f".{path.name}_{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_bytes(data)
         os.replace(temporary, path)
     except OSError as error:

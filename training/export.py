@@ -6,7 +6,6 @@ import contextlib
 import copy
 import io
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from deploy.bundle import (
     golden_json,
     parse_bundle,
 )
-from deploy.onnx_file import read_onnx, with_metadata
+from deploy.onnx_file import read_onnx, replace_file, with_metadata
 from deploy.policy import OnnxPolicy
 from deploy.ports import inputs_of, outputs_of
 from real.contract import PolicyContract
@@ -114,6 +113,7 @@ def export_policy(
         ExportError: no normaliser or one that has seen nothing, too few observations, a memory
             that the contract does not know, or torch and ONNX Runtime differ by more than 1e-5.
         BundleError: the result is no valid bundle, e.g. the contract does not fit the network.
+        FerryError: the file cannot be written.
     """
     _require_statistics(module)
     recording = observations if isinstance(observations, Recording) else None
@@ -149,7 +149,7 @@ def export_policy(
             f"torch and ONNX Runtime differ by {error:.2g} over {rows} observations; "
             f"allowed {TOLERANCE:.0e}; nothing was written"
         )
-    _write(Path(path), data)
+    replace_file(Path(path), data)
     return ExportReport(Path(path), error, len(data), bundle.sha256, rows)
 
 
@@ -323,16 +323,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logger.setLevel(before)
-
-
-def _write(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}_{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

@@ -21,7 +21,6 @@ from tests.training.short_run import short_config, short_run
 from training.export import (
     GOLDEN_ROWS,
     MIN_OBSERVATIONS,
-    ExportError,
     export_policy,
     export_run,
     record_observations,
@@ -232,7 +231,7 @@ def test_a_policy_that_answers_nan_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_an_error_and_not_a_trace(tmp_path):
     (tmp_path / "taken").write_text("")
-    with pytest.raises(ExportError, match="cannot write"):
+    with pytest.raises(FerryError, match="cannot write"):
         export_policy(
             policy(), contract(), observations=recorded(), path=tmp_path / "taken" / "p.onnx"
         )

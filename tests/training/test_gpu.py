@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from real.rollout import Rollout
+from tests.training import recurrent_case
 from tests.training.learner_case import made_up, state_of
 from tests.training.toy_run import FRAGMENT, toy_config, toy_env
 from training.checkpoint import newest_checkpoint
@@ -181,3 +182,41 @@ def test_a_minibatch_stays_on_the_gpu():
     assert {tensor.device.type for tensor in tensors} == {"cuda"}
     ppo = Ppo(made.policy, made.config, generator=torch.Generator().manual_seed(0))
     assert {order.rows.device.type for order in ppo._orders(batch)} == {"cuda"}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_policy_with_a_memory_learns_as_on_the_cpu_and_goes_on_there(device):
+    """Sequences, their memories and mirror images of them, from arrays of a CPU."""
+
+    def made(where: str) -> Learner:
+        return Learner(
+            2,
+            3,
+            action_dim=1,
+            network=recurrent_case.network(),
+            ppo=PpoConfig(epochs=2, minibatches=2, returns="vtrace"),
+            seed=0,
+            mirror=recurrent_case.mirror(),
+            device=chosen_device(where),
+        )
+
+    here, there = made("cpu"), made(device)
+    acting = recurrent_case.worker(mirrored=True)
+    given = [acting.collect(here.snapshot(), 8) for _ in range(2)]
+    names = ("ppo/surrogate", "ppo/value_loss", "ppo/kl", "ppo/grad_norm", "ppo/critic_grad_norm")
+    found = {}
+    for learner in (here, there):
+        learner.expect(given[0])  # the other is brought there when it is asked for
+        _, found[learner] = learner.update(given)
+        assert found[learner]["learner/refused"] == 0.0
+        assert (
+            found[learner]["ppo/ratio_error"] < 1e-4
+        )  # what was remembered is the right beginning
+    for name in names:
+        expected = pytest.approx(found[here][name], rel=100 * FLOAT32, abs=100 * FLOAT32)
+        assert found[there][name] == expected, name
+    back = made("cpu")
+    back.load_state_dict(dict(there.snapshot().state), there.state_dict())
+    for name, array in state_of(back).items():
+        np.testing.assert_array_equal(array, state_of(there)[name], err_msg=name)
+    assert back.update(given)[1]["learner/refused"] == 0.0
