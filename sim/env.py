@@ -94,34 +94,29 @@ class VecEnv:
         config, robot, num, rngs = self.config, self.robot, self.num_envs, self._rngs
         dt = robot.control_dt_s
         self.targets = Targets(self.action_spec, robot, num, config=config.filter)
-        space, kinematics = reach_space(config.command, robot)
         grows, table, j = config.curriculum, config.randomize, len(robot.joints)
+        command, terrain = config.command, self.engine.terrain
+        space, kinematics = reach_space(command, robot)
         self.randomizer = Randomizer(
             table, self.engine, control_dt_s=dt, rngs=rngs["domain"], curriculum=grows
         )
         self._motors = make_motors(config.actuators, self.engine)
         self.shared = Shared({"curriculum": self.randomizer.curriculum})
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=j, control_dt_s=dt)
-        self._commands = make_commands(
-            config.command, num, rngs["command"], control_dt_s=dt, space=space
-        )
+        self._commands = make_commands(command, num, rngs["command"], control_dt_s=dt, space=space)
         feet = self.engine.state().foot_position_w[0]  # a new engine stands in the default pose
         self._scorer = make_scorer(
             config, robot, num, feet_b=feet, kinematics=kinematics, commands=self._commands
         )
         self._measure, self._rewards = self._scorer.measure, self._scorer.rewards
-        self._episodes = Episodes(
-            num, limit=max(1, round(config.episode_s / dt)), parts=self._rewards.names
-        )
-        terrain = self.engine.terrain
+        limit = max(1, round(config.episode_s / dt))
+        self._episodes = Episodes(num, limit=limit, parts=self._rewards.names)
         self._starts = Starts(config.start, robot, rngs["start"], terrain=terrain)
         self._origins = Origins(
             rngs, randomizer=self.randomizer, episodes=self._episodes, starts=self._starts
         )
-        spec, drawn = self.observation_spec, self.randomizer.privileged_dim
-        self._observer = Observer(
-            spec, config.critic, robot, num, domain_dim=drawn, kinematics=kinematics
-        )
+        spec, critic, dim = self.observation_spec, config.critic, self.randomizer.privileged_dim
+        self._observer = Observer(spec, critic, robot, num, domain_dim=dim, kinematics=kinematics)
 
     # -------------------------------------------------------------- stepping
 
@@ -150,8 +145,7 @@ class VecEnv:
             self.randomizer.forget()
         world = self._reset_rows(np.arange(self.num_envs), again := domain or {})
         if self.config.randomize_episode_phase:
-            limit = self._episodes.limit
-            self._episodes.clock[:] = [int(rng.integers(limit)) for rng in self._rngs["start"]]
+            self._episodes.spread(self._rngs["start"])
         for row, sample in again.items():
             self._episodes.clock[row] = sample.clock
         self._obs = self._observer.observe(self._view(world))
@@ -232,13 +226,10 @@ class VecEnv:
             self.randomizer.replay(row, sample)
         self.engine.reset(rows, self._starts.draw(rows, again))
         world = self.engine.state() if world is None else self.engine.renew_state(world, rows)
-        self._motors.reset(rows)
-        self._commands.reset(rows)
+        for part in (self._motors, self._commands, self._episodes, self._observer, self.targets):
+            part.reset(rows)
         self._scorer.terminations.reset(rows)
-        self._episodes.reset(rows)
         self._measure.reset(rows, world.robot.dq[rows])
-        self._observer.reset(rows)
-        self.targets.reset(rows)
         self._scorer.begin(rows, world)
         self._sensors.reset(rows)
         true = self.randomizer.reported(world.robot)

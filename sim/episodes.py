@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +47,10 @@ class Episodes:
         self.clock[rows] = 0
         self.length[rows] = 0
         self._sums[:, rows] = 0.0
+
+    def spread(self, rngs: Sequence[np.random.Generator]) -> None:
+        """Let every world's clock stand anywhere, so that their first time-outs come one by one."""
+        self.clock[:] = [int(rng.integers(self.limit)) for rng in rngs]
 
     def tick(self) -> None:
         """One control step has passed."""

@@ -302,20 +302,17 @@ class AsyncRuntime(Runtime):
         last, now = self._mark, self.totals()
         self._mark = now
         with self._lock:
-            acted = set(self._acted)
-            published = list(self._published)
-        return load_between(
-            last, now, published=published, acted=acted, queue_depth=len(self.queue)
-        )
+            acted, published = set(self._acted), list(self._published)
+        depth = len(self.queue)
+        return load_between(last, now, published=published, acted=acted, queue_depth=depth)
 
     # -------------------------------------------------------------- keeping
 
     def _actor_state(self) -> Arrays:
         starts = self._starts if self._crew is None else self._crew.starts
         counts = [n + 1 for n in starts] + self._unused_starts
-        throttle = {f"{_THROTTLE}{k}": v for k, v in self.throttle.state_dict().items()}
-        counted = np.array(counts, dtype=np.int64)
-        return {"starts": counted, **throttle, **self.adaptation.state_dict()}
+        state = {f"{_THROTTLE}{k}": v for k, v in self.throttle.state_dict().items()}
+        return {"starts": np.array(counts), **state, **self.adaptation.state_dict()}
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """See :class:`training.loop.Runtime`. All worlds begin anew: none has an episode yet."""
