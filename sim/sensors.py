@@ -193,7 +193,8 @@ class Sensors:
         if used_up.size:
             self._draw_blocks(used_up)
         # One row of each world's block: a flat take is twice as fast as two lists of indices.
-        now = self._noise.reshape(-1, self._std.size).take(self._blocks + self._next, axis=0)
+        flat = self._noise.reshape(BLOCK * self._next.size, self._std.size)
+        now = flat.take(self._blocks + self._next, axis=0)
         errors = self._bias + now
         self._next += 1
         return self._report(state, errors, self._everyone)

@@ -217,7 +217,7 @@ def test_training_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["sim.worlds=2", "training.horizon=3", "training.ppo.minibatches=7"], "has 6 samples"),
+        (["sim.worlds=2", "training.horizon=3", "training.ppo.minibatches=7"], "have 6 samples"),
         (
             ["training.ppo.min_learning_rate=0.1"],
             "min_learning_rate 0.1 is above max_learning_rate 0.01",

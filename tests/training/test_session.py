@@ -24,6 +24,9 @@ from training.session import Session
 from training.toy_env import PointEnv
 from training.train import train
 
+#: On a full disk TensorBoard's own thread ends, too, whenever it gets to it.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+
 #: Nothing is written but at the end.
 RARELY = "training.run.checkpoint_every=1000"
 
