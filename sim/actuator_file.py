@@ -102,10 +102,11 @@ class ActuatorNetwork:
 
     def torque(self, error: Array, velocity: Array) -> Array:
         """``[N, H, A]`` each, oldest first -> ``[N, A]``; one inference for all worlds."""
-        given = {
-            name: np.ascontiguousarray(values[..., self._ours], dtype=self._dtype)
-            for name, values in zip(INPUTS, (error, velocity), strict=True)
-        }
+        with np.errstate(over="ignore", invalid="ignore"):  # of a world that diverges
+            given = {
+                name: np.ascontiguousarray(values[..., self._ours], dtype=self._dtype)
+                for name, values in zip(INPUTS, (error, velocity), strict=True)
+            }
         (out,) = self._session.run([OUTPUT], given)
         return np.asarray(out, dtype=np.float64)[..., self._theirs]
 

@@ -16,6 +16,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class BlackBox:
         """Somebody steps the physics one by one, under torques that change in between.
 
         They are in the model's fields, of which the last ones are written: only the last physics
-        step can be stepped again.
+        step of a control step can be stepped again, which begins broken if an earlier one broke.
         """
         self._ring, self._substeps = self._ring[:1].copy(), 1
 
@@ -213,5 +214,5 @@ def broken_fields(nominal: mujoco.MjModel, values: Mapping[str, NDArray[Any]]) -
     return [
         f"model/{name}"
         for name, found in values.items()
-        if (np.isfinite(getattr(nominal, name)) & ~np.isfinite(found)).any()
+        if (np.isfinite(attrgetter(name)(nominal)) & ~np.isfinite(found)).any()
     ]

@@ -175,7 +175,7 @@ class VecEnv:
         )
         self._episodes.add(parts)
         terminated = conditions.terminated
-        truncated = self._episodes.over(self._starts.left(world)) & ~terminated
+        truncated = self._episodes.over(self._starts.left(world), terminated) & ~terminated
 
         ended = np.flatnonzero(terminated | truncated)
         view = self._view(world)

@@ -62,12 +62,14 @@ class Episodes:
         """Add the reward parts ``[K, N]`` of a step."""
         self._sums += parts
 
-    def over(self, left: Mask | None = None) -> Mask:
+    def over(self, left: Mask | None = None, terminated: Mask | None = None) -> Mask:
         """``[N]`` whether the time limit is reached, or the world's part of the terrain left.
 
         Args:
             left: ``[N]``; None where there is none to leave.
+            terminated: ``[N]``; who ends by falling did not end by leaving. None for nobody.
         """
+        left = left if left is None or terminated is None else left & ~terminated
         self._left = left
         late = self.clock >= self.limit
         return late if left is None else late | left

@@ -7,7 +7,7 @@ robot. The critic's is the same from the true signals, followed by what only a s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,8 @@ class View:
         """The same of worlds ``rows`` alone, copied."""
         world = self.world.of(rows)
         perfect = self.sensed is self.world.robot
-        return View(
+        return replace(
+            self,
             world=world,
             sensed=world.robot if perfect else self.sensed.of(rows),
             command=self.command[rows],

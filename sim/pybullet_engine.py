@@ -214,7 +214,7 @@ class PyBulletEngine:
 
     def renew_state(self, world: WorldState, rows: Ids) -> WorldState:
         """See :class:`sim.engine.Engine`; a reset has written what it changed."""
-        return self._state
+        return self.state()
 
     def _on_rows(self, call: str, rows: Ids, given: Arrays) -> None:
         """A call that concerns some worlds only: each process gets its own."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -304,7 +305,9 @@ class AsyncRuntime(Runtime):
         with self._lock:
             acted, published = set(self._acted), list(self._published)
         depth = len(self.queue)
-        return load_between(last, now, published=published, acted=acted, queue_depth=depth)
+        load = load_between(last, now, published=published, acted=acted, queue_depth=depth)
+        # Within rollouts newer versions act, too, and their stamp is the oldest: nobody knows.
+        return load if self._config.refresh_every is None else replace(load, unread_share=0.0)
 
     # -------------------------------------------------------------- keeping
 

@@ -51,8 +51,9 @@ _MIN_STORE = 100 * 2**20
 class _Feed:
     """An actor's side of the store: the newest weights that can be had without waiting for them.
 
-    One question is always on its way. While the store is away, the actor goes on with what it has;
-    the queue's bound on lag says for how long that is of use.
+    At most one question is on its way, and a look waits for its answer for 50 ms at most. While the
+    store is away, the actor goes on with what it has; the queue's bound on lag says for how long
+    that is of use.
     """
 
     def __init__(self, store: Any, snapshot: PolicySnapshot) -> None:

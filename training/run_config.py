@@ -276,11 +276,16 @@ def side_by_side_config(config: RunConfig) -> RunConfig:
         training = training.model_copy(update={"ppo": ppo})
     if runtime.worlds is not None:
         sim = sim.model_copy(update={"worlds": runtime.worlds})
-    update: dict[str, object] = {"training": training, "sim": sim}
-    if config.actuators is not None:
-        file = Path(config.actuators.network).expanduser().absolute()
-        update["actuators"] = config.actuators.model_copy(update={"network": str(file)})
-    return config.model_copy(update=update)
+    return with_absolute_files(config).model_copy(update={"training": training, "sim": sim})
+
+
+def with_absolute_files(config: RunConfig) -> RunConfig:
+    """The configuration with files where they are from every process of this machine."""
+    if config.actuators is None:
+        return config
+    file = Path(config.actuators.network).expanduser().absolute()
+    actuators = config.actuators.model_copy(update={"network": str(file)})
+    return config.model_copy(update={"actuators": actuators})
 
 
 def differences(stored: RunConfig, given: RunConfig) -> list[str]:

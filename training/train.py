@@ -41,6 +41,7 @@ from training.run_config import (
     require_minibatches,
     require_updates,
     side_by_side_config,
+    with_absolute_files,
     with_limits,
 )
 from training.run_folder import (
@@ -149,7 +150,7 @@ def train(
     if runtime == "ray":
         _require_no_levels(config)
     if evaluate is None and env_factory is None:
-        evaluate = _selection(config)
+        evaluate = _selection(with_absolute_files(config))  # other processes may stand elsewhere
     with _threads(run.threads), contextlib.ExitStack() as stack:
         # The worlds come first: a task that cannot run leaves no folder behind.
         env = (env_factory or functools.partial(_task_env, run=out))(config, (0, 0))

@@ -141,6 +141,18 @@ def test_inputs_are_what_the_steps_before_left_so_that_pushes_show(folder: Path)
     assert again.same
 
 
+def test_a_world_that_breaks_under_another_gravity_is_written_down_too(folder: Path) -> None:
+    tilted = "randomize={gravity_tilt: {value: '=U(0.05, 0.1)'}}"
+    config = load_env_config("a1_walk", ["randomize_episode_phase=false", tilted])
+    env = make_env(config, num=3, threads=1, seed=3, diverged=folder / "actor-0")
+    assert "opt.gravity" in env.engine.fields
+    env.step(actions(0, 3))
+    env.engine.batch.bind("qvel")[BROKEN] = 1e12
+    assert env.step(actions(1, 3)).terminated.tolist() == [False, True, False]
+    (file,) = folder.glob("*.npz")
+    assert replay(file).diverged_at is not None
+
+
 def test_a_file_has_what_the_world_drew_was_told_and_sensed(folder: Path) -> None:
     env = make(folder)
     for _ in steps(env, 0, 5):

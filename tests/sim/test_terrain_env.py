@@ -14,9 +14,11 @@ import pytest
 from real.domain import DomainSample
 from real.errors import ConfigError, FerryError
 from real.spec import load_robot
+from sim.engine import InitialState
 from sim.engines import make_engine
 from sim.env import VecEnv
-from sim.observe import SCAN_B, ground_scan
+from sim.episodes import Episodes
+from sim.observe import PRIVILEGED, SCAN_B, ground_scan
 from sim.streams import make_streams
 from sim.task import EnvConfig, load_env_config
 from sim.terrain import Terrain, TerrainConfig
@@ -170,6 +172,28 @@ def test_the_critic_sees_the_ground_about_the_base_in_its_heading(make: Any):
     assert env.critic_slices["ground_scan"].stop == env.critic_dim
 
 
+@pytest.mark.parametrize("engine", ["mujoco", "pybullet"])
+def test_a_state_renewed_for_some_worlds_is_the_state_and_its_rows_are_seen_alike(
+    make: Any, engine: str
+):
+    env = make(task(f"sim.engine={engine}", f"critic=[{', '.join(PRIVILEGED)}]"), 3)
+    env.step(np.full((3, 12), 0.3))
+    before, rows = env.engine.state().of(np.arange(3)), np.array([2, 0])
+    start = InitialState.default(env.robot, 2)
+    env.engine.reset(rows, replace(start, position_w=start.position_w + np.array([0.5, 0.1, 0.2])))
+    renewed = env.engine.renew_state(before, rows)
+    state = env.engine.state()
+    assert state.ground_w is not None
+    for name, value in vars(state).items():
+        if name != "robot":
+            np.testing.assert_array_equal(getattr(renewed, name), value, err_msg=name)
+    # The last observation of rows that ended is made from their rows alone.
+    view = env._view(state)
+    for name, term in PRIVILEGED.items():
+        alone = np.asarray(term.read(view.of(rows)))
+        np.testing.assert_array_equal(alone, np.asarray(term.read(view))[rows], err_msg=name)
+
+
 # ------------------------------------------------------------------ how it ends
 
 
@@ -193,6 +217,15 @@ def test_a_robot_that_leaves_its_tile_is_truncated_and_begins_again(make: Any):
     # It lived as long as it could, so what it got per second is good: the next level.
     assert result.episode["terrain_level"].tolist() == [1]
     assert env.state_dict()["starts.terrain.level"][2, tile[2]] == 1
+
+
+def test_who_falls_while_it_leaves_has_fallen():
+    episodes = Episodes(3, limit=9, parts=("alive",))
+    episodes.tick()
+    left, fell = np.array([True, True, False]), np.array([True, False, False])
+    assert episodes.over(left, fell).tolist() == [False, True, False]
+    # Who left lived as long as it could; who fell could have lived to the limit.
+    np.testing.assert_array_equal(episodes.could_last(np.arange(3)), [9.0, 1.0, 9.0])
 
 
 def test_a_fall_is_low_above_the_ground_on_a_hill_and_in_a_hollow(make: Any):
