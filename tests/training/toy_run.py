@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +155,8 @@ KEPT: set[int] = set()
 def left_behind() -> list[int]:
     """Processes below this one that somebody should have ended."""
     kept = {pid for root in KEPT for pid in (root, *descendants(root))}
+    # Python's own, started by whatever test first needed them, end with the interpreter.
+    kept |= {forkserver._forkserver._forkserver_pid, resource_tracker._resource_tracker._pid}
     return [pid for pid in descendants() if pid not in kept]
 
 
