@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.graph import Graph
-from deploy.processes import STOP_S, Status, Supervisor
+from deploy.processes import Status, Supervisor
 
 #: Called with (seconds done, seconds in all or 0, what is going on).
 Progress = Callable[[float, float, str], None]
@@ -96,7 +96,7 @@ def run_graph(
     if run.killed:
         # A robot whose node had to be killed was not stopped by it, whatever came before.
         ok = False
-        reason += f"; had to kill {', '.join(run.killed)}, not stopped after {STOP_S:g} s"
+        reason += f"; had to kill {', '.join(run.killed)}, not stopped in time"
     if log_dir is None and ok and not any(p.returncode for p in run.processes.values()):
         shutil.rmtree(run.log_dir, ignore_errors=True)
     return GraphReport(

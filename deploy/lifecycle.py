@@ -103,6 +103,11 @@ class ManagedNode(LifecycleNodeMixin, FerryNode):
         """Why this node may not act, or nothing."""
         return "" if self.active else f"{self.get_name()} is {self.phase}: {self._because}"
 
+    @property
+    def configured(self) -> bool:
+        """Whether what :meth:`configure` opens is open: not before it, nor after the end."""
+        return self.phase in ("inactive", "active")
+
     def given(self, name: str) -> str:
         """A text parameter that must be there.
 
@@ -183,6 +188,8 @@ class ManagedNode(LifecycleNodeMixin, FerryNode):
         """Transition of the state machine: the safe stop, then the end of the process."""
         self.active = False
         self._ends_s = time.monotonic() + END_S
+        # Of a node that nobody ever configured everything stays: it says that it is shut down.
+        self._kept = self._kept or self._entities()
         return self._attempt(
             "shut down", self._stop_and_release, then="finalized", why="shut down", may_refuse=False
         )
@@ -233,7 +240,7 @@ class ManagedNode(LifecycleNodeMixin, FerryNode):
     # ------------------------------------------------------------ the way down
 
     def _stop_and_release(self) -> None:
-        if self.phase != "unconfigured":
+        if self.configured:
             self.deactivate()
         self._release()
 

@@ -52,6 +52,7 @@ SUBSCRIBE = _profile(ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE, 1
 LATCH = _profile(ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL, 1)
 #: A recorder must not lose what arrives while it writes.
 RECORD = _profile(ReliabilityPolicy.BEST_EFFORT, DurabilityPolicy.VOLATILE, 2000)
+RECORD_LATCH = _profile(ReliabilityPolicy.RELIABLE, DurabilityPolicy.TRANSIENT_LOCAL, 100)
 
 
 class FerryNode(Node):
@@ -278,6 +279,7 @@ def run_node(factory: Callable[[], FerryNode], args: Sequence[str] | None = None
         try:
             if node is not None:
                 node.close()
+                code = code or node.exit_code or 0  # closing is where the last safe stop may fail
                 node.destroy_node()
         finally:
             if rclpy.ok():

@@ -38,7 +38,7 @@ from deploy.state_listener import StateNode
 from deploy.state_stream import StateStream
 from deploy.target_pose import TargetPose
 from deploy.timing import TickGrid, Window
-from real.contract import RobotContract
+from real.contract import PolicyContract, RobotContract
 from real.errors import FerryError
 from real.signals import RobotState
 
@@ -81,6 +81,8 @@ class PolicyNode(StateNode):
         seed = self.number("seed", 0, "of the exploration noise", low=0, high=2**31)
         self._noise = np.random.default_rng(int(seed)) if self._explore else None
         self._mode = ""
+        #: What the graph was started with; every later bundle must equal it.
+        self._first: PolicyContract | None = None
         self._tick_time = Window()
         self._counted = (time.monotonic(), 0)
         #: Stamp of the state that was answered last [ns].
@@ -98,7 +100,8 @@ class PolicyNode(StateNode):
         self._trusted = configured_keys(self._keys)
         bundle = read_bundle(self.given("bundle"), trusted=self._trusted)
         self._bundle = bundle.require_sha256(self._pinned).require_evaluation(self._minimum)
-        #: What the graph was started with; a bundle that is loaded later must equal it.
+        if different := self._other_contract(bundle):
+            raise FerryError(different)
         contract = self._contract = bundle.contract
         self._pipeline = self._load(bundle)
         self._commands = CommandWriter(contract.action.joints)
@@ -126,6 +129,7 @@ class PolicyNode(StateNode):
             self.listen("/target_pose", self._on_target)
         self.listen("/safety/mode", self._on_mode, links=self._links)
         self.listen_to_robot(self._links)
+        self._first = self._first or contract
 
     def activate(self) -> None:
         """Answer states from now on."""
@@ -192,18 +196,20 @@ class PolicyNode(StateNode):
             bundle.require_evaluation(self._minimum)
         except FerryError as error:
             return str(error)
-        different = changes(self._contract, bundle.contract)
-        if different:
-            return (
-                f"{bundle.source}: its contract is not the one that this graph was started with: "
-                + "; ".join(different)
-            )
+        if different := self._other_contract(bundle):
+            return different
         # A new pipeline: nothing that the old policy remembered reaches the new one.
         self._pipeline, self._bundle = self._load(bundle), bundle
         version = bundle.contract.policy_version
         self.get_logger().info(f"reloaded {bundle.source}: version {version}, {bundle.sha256}")
         self.report("reloaded", bundle=bundle.sha256, policy_version=version)
         return ""
+
+    def _other_contract(self, bundle: Bundle) -> str:
+        """In what a bundle is not of the contract that the graph was started with, or nothing."""
+        different = [] if self._first is None else changes(self._first, bundle.contract)
+        told = f"{bundle.source}: its contract is not the one that this graph was started with: "
+        return told + "; ".join(different) if different else ""
 
     # ------------------------------------------------------------ what comes in
 

@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 
 Status = Callable[[str], None]
 
-#: Each group of nodes gets this long to stop by itself [s]; there are three groups.
+#: Who commands, and then who moves, get this long to stop by themselves [s].
 STOP_S = 2.5
+#: The recorder, which is stopped last, may have a full buffer to write to a slow disk [s].
+RECORDER_STOP_S = 10.0
 _LOG_TAIL = 6
 
 
@@ -138,7 +140,8 @@ class Supervisor:
             for process in alive.values():
                 if process.poll() is None:
                     process.send_signal(signal.SIGINT)
-            deadline = time.monotonic() + STOP_S
+            limit_s = RECORDER_STOP_S if "recorder_node" in names else STOP_S
+            deadline = time.monotonic() + limit_s
             for name, process in alive.items():
                 try:
                     process.wait(timeout=max(0.0, deadline - time.monotonic()))

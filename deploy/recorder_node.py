@@ -19,7 +19,7 @@ from geometry_msgs.msg import Twist, TwistStamped
 
 from deploy.convert import LATCHED, TOPICS
 from deploy.lifecycle import ManagedNode
-from deploy.node_base import LATCH, RECORD, run_node
+from deploy.node_base import RECORD, RECORD_LATCH, run_node
 from deploy.recording import MIB, Recording, RecordingSettings
 from deploy.records import ERROR, OK, WARN
 from real.errors import FerryError
@@ -83,7 +83,9 @@ class RecorderNode(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("recorder_node")
-        self.text("path", "", "file to write, .mcap, or folder to make for several")
+        self.text(
+            "path", "", "file to write, .mcap, or folder to make for several", read_only=False
+        )
         self._about = self.text(
             "metadata", "{}", "what the recording is of, a JSON object of texts"
         )
@@ -106,13 +108,14 @@ class RecorderNode(ManagedNode):
         )
         self._reported_lost = 0
         for topic, type_ in types.items():
-            qos = LATCH if topic in LATCHED else RECORD
+            qos = RECORD_LATCH if topic in LATCHED else RECORD
             record = partial(self._record, recording, topic)
             self.listen_raw(topic, record, qos=qos, type_=type_)
 
     def activate(self) -> None:
         """Record from now on; what came until a deactivation is written within a second."""
-        self.report("ready", path=self.given("path"))
+        # Not the parameter, which may name the next one by now.
+        self.report("ready", path=str(self._recording.path) if self._recording else "")
 
     def cleanup(self) -> None:
         """Write what waits and the index, and close; another recording needs another path."""

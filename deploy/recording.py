@@ -56,7 +56,7 @@ class RecordingStatus:
 
     Attributes:
         received: messages by topic.
-        dropped: of them, by topic, what the disk was too slow for.
+        dropped: of them, by topic, what the disk was too slow for, or what no file takes.
         waiting_bytes: in the buffer.
         parts: files begun.
         problem: why nothing is written just now, or nothing.
@@ -96,6 +96,12 @@ class _Buffer:
             taken += len(out[-1][1])
         self.size -= taken
         return out
+
+    def put_back(self, rows: list[tuple[str, bytes, int]], *, lost: str) -> None:
+        """Return what was taken and not written, but for the message of topic ``lost``."""
+        self.dropped[lost] += 1
+        self.rows.extendleft(reversed(rows))
+        self.size += sum(len(data) for _, data, _ in rows)
 
 
 class Recording:
@@ -164,23 +170,32 @@ class Recording:
             return RecordingStatus(received, dropped, buffer.size, self.parts, problem)
 
     def close(self, *, timeout_s: float = 2.0) -> str:
-        """Write what waits, the index, and close.
+        """Write what waits, the index, and close; as long as the disk takes anything.
 
         Args:
-            timeout_s: how long a disk that does not answer is waited for [s].
+            timeout_s: how long a disk that takes nothing is waited for [s].
 
         Returns:
             What could not be written and why, or nothing.
         """
         self._closing.set()
-        self._thread.join(timeout=timeout_s)
+        fewest, deadline = self._waiting(), time.monotonic() + timeout_s
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self._thread.join(timeout=min(LOOK_S, timeout_s))
+            waiting = self._waiting()
+            if waiting < fewest:
+                fewest, deadline = waiting, time.monotonic() + timeout_s
+        waiting, problem = self._waiting(), self._problem
         if self._thread.is_alive():
-            return f"the disk of {self.path} does not answer; {self._waiting()} are lost"
-        return f"{self._problem}; {self._waiting()} are lost" if self._problem else ""
+            problem = f"the disk of {self.path} has taken nothing for {timeout_s:g} s"
+        elif waiting and not problem:
+            problem = f"the thread that writes {self.path} has ended early"
+        rest = f"{waiting} messages in the buffer, and what was not flushed before them, are lost"
+        return f"{problem}; {rest}" if problem else ""
 
-    def _waiting(self) -> str:
+    def _waiting(self) -> int:
         with self._lock:
-            return f"the last {len(self._buffer.rows)} messages in the buffer"
+            return len(self._buffer.rows)
 
     # ------------------------------------------------------------ the thread
 
@@ -201,13 +216,18 @@ class Recording:
             self._fail(f"{self.path} cannot be written: {error.strerror or error}")
         except FerryError as error:
             self._fail(str(error))
+        # Whatever it is: a thread that ended by it would leave a node that says it records.
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}", because=error)
         finally:
             self._inside_s = 0.0
         return not self._problem
 
-    def _fail(self, problem: str) -> None:
+    def _fail(self, problem: str, *, because: Exception | None = None) -> None:
         if problem != self._problem:
-            logger.error("recording: %s; tried again every %g s", problem, RETRY_S)
+            logger.error(
+                "recording: %s; tried again every %g s", problem, RETRY_S, exc_info=because
+            )
         self._problem = problem
 
     def _write(self) -> None:
@@ -227,7 +247,7 @@ class Recording:
         if self._splits and log is not None and log.count:
             aged = time.monotonic() - self._opened_s >= settings.split_s
             if aged or log.size >= settings.split_bytes:
-                log.close()
+                log.close(sync=settings.sync)
                 log = self._log = None
         if log is None:
             log = self._log = self._open()
@@ -237,8 +257,14 @@ class Recording:
         """Move a batch into the file's chunk; whether it was a full one."""
         with self._lock:
             rows = self._buffer.take(BATCH)
-        for topic, data, log_ns in rows:
-            log.write(topic, data, log_ns=log_ns)
+        for i, (topic, data, log_ns) in enumerate(rows):
+            try:
+                log.write(topic, data, log_ns=log_ns)
+            except Exception:
+                # That one would fail again; those behind it wait for the next attempt.
+                with self._lock:
+                    self._buffer.put_back(rows[i + 1 :], lost=topic)
+                raise
         return sum(len(data) for _, data, _ in rows) >= BATCH
 
     def _flush(self, log: LogWriter) -> None:
@@ -250,13 +276,14 @@ class Recording:
             self._synced_s = time.monotonic()
 
     def _finish(self) -> None:
-        log = self._ready()
-        while self._take(log):
-            log.flush()
         try:
-            log.close()
-        except OSError:
-            log.abandon()
+            log = self._ready()
+            while self._take(log):
+                self._flush(log)
+            log.close(sync=self._settings.sync)
+        except Exception:
+            if self._log is not None:
+                self._log.abandon()
             raise
 
     def _open(self) -> LogWriter:

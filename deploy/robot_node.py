@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from rosgraph_msgs.msg import Clock
@@ -41,6 +42,11 @@ START_S = 30.0
 
 #: A driver call longer than this is reported while it lasts [s].
 BLOCKED_S = 0.5
+
+#: How long the last call of a driver is waited for when it is to be closed [s].
+JOIN_S = 2.0
+
+INACTIVE = "robot_node is inactive"
 
 
 def load_here(name: str) -> RobotSpec:
@@ -89,6 +95,8 @@ class RobotNode(ManagedNode):
         self._wants_clock = self.flag("publish_clock", False, "publish /clock with robot's time")
         self._loop: RobotLoop | None = None
         self._thread: threading.Thread | None = None
+        #: A loop's thread whose driver call did not return; the hardware may still be its.
+        self._stuck: threading.Thread | None = None
         self._failure: Exception | None = None
         self._end: dict[str, object] = {}
         self._answers = Window()
@@ -97,6 +105,8 @@ class RobotNode(ManagedNode):
 
     def configure(self) -> None:
         """Open the driver. From its first state on the robot gets its safe stop."""
+        if self._stuck is not None and self._stuck.is_alive():
+            raise FerryError("the driver's last call has not returned; restart robot_node")
         spec = load_here(self._name)
         robot = self._robot = self._load(spec)
         contract = contract_of(spec)
@@ -120,22 +130,22 @@ class RobotNode(ManagedNode):
         self._before: tuple[int, int] | None = None
         self._counted = (time.monotonic(), 0)
         timeout_s = self._periods * spec.control_dt_s
-        self._links = Links(self)
+        self._links = Links(self, on_loss=self._lost)
         qos = asked(spec.control_dt_s, timeout_s)
         self.listen("/joint_command", self._on_command, qos=qos, links=self._links)
         self.every(spec.control_dt_s, self._count_writers)
-        self._failure, self._began = None, threading.Event()
-        loop = self._loop = RobotLoop(
-            robot, spec, command_timeout_s=timeout_s, publish=self._publish
-        )
-        loop.block("robot_node is inactive")
+        # Of this loop alone: one that was given up on may still say something.
+        self._failure, began = None, threading.Event()
+        publish = partial(self._publish, began)
+        loop = self._loop = RobotLoop(robot, spec, command_timeout_s=timeout_s, publish=publish)
+        loop.block(INACTIVE)
         # Named, so that a stuck driver is seen in a stack dump; a daemon, so that it cannot keep
         # the process alive after `close` has given up on it.
         self._thread = threading.Thread(
-            target=self._run, args=(loop,), name="robot-loop", daemon=True
+            target=self._run, args=(loop, began), name="robot-loop", daemon=True
         )
         self._thread.start()
-        if not self._began.wait(timeout=START_S):
+        if not began.wait(timeout=START_S):
             raise FerryError(f"robot plug-in {self._plugin!r} gave no state within {START_S:g} s")
         if self._failure is not None:
             raise self._failure
@@ -143,22 +153,32 @@ class RobotNode(ManagedNode):
     def activate(self) -> None:
         """Introduce the robot, publish its states, follow commands."""
         self._contract_out.publish(String(data=self._introduction))
-        self._loop_now.block("")
+        # What came before counts no more. `_count_writers` ends the block within a period:
+        # it stays where two command.
+        self._loop_now.command(None, reason="no command since robot_node is active")
         self.report("ready", robot=self._name, simulated=self._robot.simulated)
 
     def deactivate(self) -> None:
         """Safe stop, whoever commands what; states are no longer published."""
-        self._loop_now.block("robot_node is inactive")
+        if self._loop is None:
+            return  # after a cleanup that failed, there is nobody left to tell
+        self._loop.block(INACTIVE)
+        self._loop.command(None, reason=INACTIVE)
 
     def cleanup(self) -> None:
-        """End the loop, which stops the robot safely once more and closes the driver."""
+        """End the loop, which stops the robot safely once more and closes the driver.
+
+        Raises:
+            FerryError: of a driver that was open: one of the two failed, or never returned.
+        """
         loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
         loop.stop()
-        thread.join(timeout=2.0)
+        thread.join(timeout=JOIN_S)
         if thread.is_alive():
-            self.get_logger().error("driver call is blocked; leaving without it")
+            self._stuck = thread
+            self._failure = FerryError("the driver's last call has not returned; left without it")
         self._end = {
             "steps": loop.steps,
             "missed_deadlines": loop.missed,
@@ -168,6 +188,8 @@ class RobotNode(ManagedNode):
             **loop.period_error.milliseconds("period_error"),
         }
         self._loop = self._thread = None
+        if self._failure is not None and self.configured:
+            raise FerryError(f"the robot may not have been stopped safely: {self._why()}")
 
     @property
     def _loop_now(self) -> RobotLoop:
@@ -194,23 +216,23 @@ class RobotNode(ManagedNode):
 
     # ------------------------------------------------------------ the loop's thread
 
-    def _run(self, loop: RobotLoop) -> None:
+    def _run(self, loop: RobotLoop, began: threading.Event) -> None:
         try:
             loop.run()
         # Whatever a driver raises must end the node, and the thread cannot raise into it.
         except Exception as error:
-            self._failure = error
-            if self._began.is_set():
-                self.get_logger().error(f"robot loop ended: {self._why()}")
+            if loop is self._loop:
+                self._failure = error
+            if began.is_set():
+                self.get_logger().error(f"robot loop ended: {_named(error)}")
         finally:
-            self._began.set()
+            began.set()
 
     def _why(self) -> str:
-        error = self._failure
-        return "" if error is None else f"{type(error).__name__}: {error}"
+        return "" if self._failure is None else _named(self._failure)
 
-    def _publish(self, state: RobotState) -> None:
-        self._began.set()
+    def _publish(self, began: threading.Event, state: RobotState) -> None:
+        began.set()
         if not self.active:
             return  # so that nobody arms
         stamp = int(state.stamp_ns[0])
@@ -237,7 +259,9 @@ class RobotNode(ManagedNode):
     # ------------------------------------------------------------ the executor's thread
 
     def _on_command(self, message: Any) -> None:
-        loop = self._loop_now
+        loop = self._loop
+        if loop is None:
+            return  # the executor had this call in hand while the node was cleaned up
         try:
             targets = self._reader.read(message)
         except FerryError as error:
@@ -251,13 +275,19 @@ class RobotNode(ManagedNode):
         if targets is not None and sent_ns is not None:
             self._answers.add((time.monotonic_ns() - sent_ns) * 1e-9)
 
+    def _lost(self, why: str) -> None:
+        """Nobody commands any more: no need to wait until the last command is too old."""
+        loop = self._loop
+        if loop is not None:
+            loop.command(None, reason=why)
+
     def _count_writers(self) -> None:
         """Every control period: two who command one robot are none."""
         if self._loop is None:
             return  # the executor had this call in hand while the node was cleaned up
         writers = self.count_publishers("/joint_command")
         wrong = f"{writers} publishers on /joint_command" if writers > 1 else ""
-        self._loop_now.block(wrong if self.active else "robot_node is inactive")
+        self._loop_now.block(wrong if self.active else INACTIVE)
 
     def describe(self) -> None:
         """Publish diagnostics: rates, lateness, and why the robot is in its safe stop, if so."""
@@ -291,9 +321,16 @@ class RobotNode(ManagedNode):
 
     def close(self) -> None:
         """Stop the robot safely and wait for it."""
-        self.cleanup()
+        try:
+            self.cleanup()
+        except FerryError as error:  # the exit code tells it, too
+            self.get_logger().error(str(error))
         answers = self._answers.milliseconds("answer")
         self.report("summary", failure=self._why(), **{**self._end, **answers})
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _clock(stamp_ns: int) -> Any:

@@ -63,9 +63,7 @@ class SafetyNode(StateNode):
         self._periods = self.number(
             "watchdog_periods", 0.0, "periods of silence allowed; 0: as set", low=0.0, high=50.0
         )
-        required = self.flag(
-            "require_evaluation", False, "refuse a bundle that was never evaluated"
-        )
+        required = self.flag("require_evaluation", False, "refuse a bundle never evaluated")
         score = self.number("minimum_score", 0.0, "of that evaluation; not 0: asks", low=0, high=1)
         self._minimum = required_score(required, score)
         self._rest = self._mode = Mode.DAMP
@@ -120,10 +118,12 @@ class SafetyNode(StateNode):
         """Publishers and subscriptions, with what to do when one is lost."""
         period_s = self._contract.control_dt_s
         self._links = Links(self, on_loss=self._lost, on_late=self._watchdog)
-        for old in (self._command_out, self._repeat):
-            if old is not None:
-                self.give_up(old)
-        self._repeat = None
+        old = (self._command_out, self._repeat)
+        # First: nobody may publish on what is destroyed, should the new one not come to be.
+        self._command_out = self._repeat = None
+        for entity in old:
+            if entity is not None:
+                self.give_up(entity)
         self._command_out = self.keep(
             self.publish_on("/joint_command", qos=offered(period_s), links=self._links)
         )
@@ -183,7 +183,7 @@ class SafetyNode(StateNode):
     def _leave(self, event: Event, why: str) -> str:
         if event in (Event.ESTOP, Event.RESET):
             self._estopped = event is Event.ESTOP
-        if self.phase != "unconfigured":
+        if self.configured:
             self._pipeline.modes.fire(event)
         self._stop_now(why)
         return ""
@@ -311,7 +311,7 @@ class SafetyNode(StateNode):
     def _announce(self, why: str) -> None:
         """Publish the mode if it changed, and why."""
         mode = Mode.ESTOP if self._estopped else self._rest
-        if self.phase != "unconfigured":
+        if self.configured:
             mode = Mode(int(self._pipeline.modes.mode[0]))
         if mode is self._mode:
             return

@@ -143,19 +143,19 @@ class VitalsIn:
         name = str(message.header.frame_id)
         if name not in self._joints:
             self._unknown = f"{TEMPERATURES}: no joint {name!r}{nearest(name, self._joints)}"
-        elif self._heard(f"temperature of {name}", message.temperature):
+        elif self._heard(f"temperature of {name}", message.temperature, none=-math.inf):
             # A new array: a state that is being decided on keeps the old one.
             self._temperature = self._temperature.copy()
             self._temperature[0, self._joints.index(name)] = message.temperature
 
     def on_battery(self, message: Any) -> None:
         """Take a sensor_msgs/BatteryState."""
-        if self._heard("voltage of the battery", message.voltage):
+        if self._heard("voltage of the battery", message.voltage, none=math.inf):
             self._voltage = np.array([message.voltage], dtype=np.float64)
 
     def on_height(self, message: Any) -> None:
         """Take a geometry_msgs/PointStamped."""
-        if self._heard("height of the base", message.point.z):
+        if self._heard("height of the base", message.point.z, none=math.inf):
             self._height = np.array([message.point.z], dtype=np.float64)
 
     def add_to(self, state: RobotState) -> RobotState:
@@ -177,9 +177,13 @@ class VitalsIn:
         ]
         return [self._unknown] if self._unknown else missed
 
-    def _heard(self, what: str, value: float) -> bool:
-        """Note that a value came; NaN is none."""
-        if math.isnan(value):
+    def _heard(self, what: str, value: float, *, none: float) -> bool:
+        """Note that a value came.
+
+        NaN is none, and so is the infinity that no limit would ever stop: a sensor that says it is
+        broken, and missed as one that is silent. The other infinity is beyond every limit.
+        """
+        if math.isnan(value) or value == none:
             return False
         self._heard_ns[what] = self._clock()
         return True

@@ -161,14 +161,20 @@ class LogWriter:
         """Wait until the disk has what was flushed, so that a power failure leaves it."""
         os.fdatasync(self._stream.fileno())
 
-    def close(self) -> None:
-        """Write the index and close. May be called twice, also after an ``OSError``."""
+    def close(self, *, sync: bool = False) -> None:
+        """Write the index and close. May be called twice, also after an ``OSError``.
+
+        Args:
+            sync: wait for the disk before, see :meth:`sync`.
+        """
         if self._stream.closed:
             return
         if not self._finished:
             self._writer.finish()
             self._finished = True
         self._spool.drain()
+        if sync:
+            self.sync()
         self._stream.close()
 
     def abandon(self) -> None:

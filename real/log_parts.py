@@ -29,7 +29,8 @@ def parts_of(folder: Path) -> tuple[list[Path], str]:
 
     Returns:
         The files in the order of their numbers (``_10`` after ``_9``), and which are absent
-        between the first and the last, in words; or nothing.
+        from 0 to the last of them, in words; or nothing. A single file without a number is a
+        recording that was never split.
 
     Raises:
         FerryError: there is none, or they belong to several recordings.
@@ -37,7 +38,7 @@ def parts_of(folder: Path) -> tuple[list[Path], str]:
     files = list(folder.glob(f"*{SUFFIX}"))
     if not files:
         raise FerryError(f"{folder} holds no recording: there is no {SUFFIX} file in it")
-    if len(files) == 1:
+    if len(files) == 1 and _NUMBERED.match(files[0].stem) is None:
         return files, ""
     numbered: dict[int, Path] = {}
     stems: set[str] = set()
@@ -52,6 +53,12 @@ def parts_of(folder: Path) -> tuple[list[Path], str]:
             f"{folder} holds more than one recording: {', '.join(sorted(f.name for f in files))}; "
             "give one of the files, or move the others away"
         )
-    missing = sorted(set(range(min(numbered), max(numbered) + 1)) - set(numbered))
-    absent = f"parts are absent: {', '.join(map(str, missing))}" if missing else ""
-    return [numbered[n] for n in sorted(numbered)], absent
+    order = sorted(numbered)
+    gaps: list[str] = []
+    # By gaps and not one by one: a number may be a date.
+    for before, after in zip([-1, *order], order, strict=False):
+        if after - before == 2:
+            gaps.append(str(before + 1))
+        elif after - before > 2:
+            gaps.append(f"{before + 1} to {after - 1}")
+    return [numbered[n] for n in order], f"parts are absent: {', '.join(gaps)}" if gaps else ""

@@ -42,6 +42,7 @@ if importlib.util.find_spec("deploy") is None:
 from deploy.graph import Graph, choose_robot, graph
 from deploy.options import read_options
 from deploy.preflight import preflight
+from deploy.processes import RECORDER_STOP_S
 from deploy.safety import SafetySettings
 from real.config import load_config
 from real.errors import FerryError
@@ -125,7 +126,9 @@ def describe(described: Graph) -> list:
     domain = described.environment.get("ROS_DOMAIN_ID", "the environment's")
     actions.append(LogInfo(msg=f"ROS domain id: {domain}; call /arm when the robot may move"))
     for node in described.nodes:
-        process = ExecuteProcess(cmd=node.command(), name=node.name, output="screen")
+        # From SIGINT to SIGTERM, which is followed by SIGKILL.
+        patience = {"sigterm_timeout": str(RECORDER_STOP_S)} if node.name == "recorder_node" else {}
+        process = ExecuteProcess(cmd=node.command(), name=node.name, output="screen", **patience)
         # One node gone: stop all of them, which ends in the safe stop.
         stop = OnProcessExit(
             target_action=process, on_exit=[EmitEvent(event=Shutdown(reason=node.name))]

@@ -11,3 +11,4 @@ from deploy import processes
 def time_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is killed for being slow, where that is not what is tested."""
     monkeypatch.setattr(processes, "STOP_S", 60.0)
+    monkeypatch.setattr(processes, "RECORDER_STOP_S", 60.0)

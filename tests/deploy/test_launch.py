@@ -107,6 +107,8 @@ def test_it_starts_exactly_the_graph(load, given):
     assert [s["name"] for s in started] == [n.name for n in described.nodes]
     for launched, node in zip(started, described.nodes, strict=True):
         assert without_metadata(launched["cmd"]) == without_metadata(node.command())
+    waits = {s["name"]: float(s.get("sigterm_timeout", "5")) for s in started}
+    assert max(waits, key=waits.get) == "recorder_node", "it may have a full buffer to write"
     variables = {
         a.args[0]: a.args[1] for a in actions if isinstance(a, kinds["SetEnvironmentVariable"])
     }

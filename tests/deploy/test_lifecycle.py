@@ -95,6 +95,16 @@ def test_a_node_that_cannot_even_stop_ends(in_this_process):
     node.destroy_node()
 
 
+def test_a_node_that_nobody_configured_can_be_shut_down_and_says_so(in_this_process):
+    node = Told()
+    before = sizes(node)
+    assert node.trigger_shutdown() == TransitionCallbackReturn.SUCCESS
+    assert node.done == ["cleanup"], "there is nothing to stop"
+    assert node.inactive == "told is finalized: shut down"
+    assert sizes(node) == before, "its diagnostics are published until the process ends"
+    node.destroy_node()
+
+
 NODES = ("policy_node", "safety_node", "robot_node", "recorder_node")
 
 

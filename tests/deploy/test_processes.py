@@ -11,7 +11,7 @@ import pytest
 from deploy import processes
 from deploy.graph import Graph, NodeSpec
 from deploy.graph_run import run_graph
-from deploy.processes import STOP_S, Supervisor
+from deploy.processes import RECORDER_STOP_S, STOP_S, Supervisor
 
 PREAMBLE = """
 import json, os, pathlib, signal, sys, time
@@ -146,11 +146,19 @@ def test_what_does_not_stop_is_killed_which_is_no_end_as_planned(make, monkeypat
     shutil.rmtree(report.log_dir)
 
 
-def test_what_does_not_stop_is_killed_and_all_is_over_within_ten_seconds(make, monkeypatch):
-    assert 3 * STOP_S < 10.0  # three groups, one after the other
+def test_what_does_not_stop_is_killed_and_all_is_over_within_fifteen_seconds(make, monkeypatch):
+    assert 2 * STOP_S + RECORDER_STOP_S <= 15.0  # three groups, one after the other
     monkeypatch.setattr(processes, "STOP_S", 0.2)
     report = run_graph(make("stubborn", "stubborn"), seconds=0.1)
     assert set(report.exit_codes.values()) == {-signal.SIGKILL}
+
+
+def test_the_recorder_has_longer_to_stop_than_those_it_records(make, monkeypatch):
+    """With no time at all, whoever does not end by himself is killed; the recorder may finish."""
+    monkeypatch.setattr(processes, "STOP_S", 0.0)
+    report = run_graph(make("stubborn", "recorder"), seconds=0.1)
+    assert report.killed == ("stubborn0",)
+    assert report.exit_codes["recorder_node"] == 0
 
 
 def test_the_recorder_is_stopped_after_everybody_else(make):

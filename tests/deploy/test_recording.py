@@ -102,7 +102,7 @@ def test_parts_are_ordered_by_number_and_what_is_no_recording_is_named(tmp_path)
     (folder / "metadata.yaml").write_text("of rosbag2\n")
     log = read_log(folder)
     assert numbers(log) == [9, 10, 12]
-    assert log.damage == "parts are absent: 11"
+    assert log.damage == "parts are absent: 0 to 8, 11"
     whole = (folder / "walk_9.mcap").read_bytes()
     (folder / "walk_9.mcap").write_bytes(whole[:-20])
     damaged = read_log(folder)
@@ -113,6 +113,129 @@ def test_parts_are_ordered_by_number_and_what_is_no_recording_is_named(tmp_path)
     (folder / "run_1.mcap").write_bytes(whole)
     with pytest.raises(FerryError, match=r"more than one recording: run_1\.mcap, walk_10"):
         read_log(folder)
+
+
+def test_parts_that_are_lost_at_the_beginning_are_missed(tmp_path):
+    for present, absent in (
+        (["walk"], ""),
+        (["walk_0000"], ""),
+        (["walk_0001"], "parts are absent: 0"),
+        (["walk_0002", "walk_0003"], "parts are absent: 0 to 1"),
+        (["walk_0000", "walk_0002", "walk_0006"], "parts are absent: 1, 3 to 5"),
+    ):
+        folder = tmp_path / "-".join(present)
+        folder.mkdir()
+        for name in reversed(present):
+            (folder / f"{name}.mcap").touch()
+        files, told = parts_of(folder)
+        assert ([f.stem for f in files], told) == (present, absent)
+
+
+class Odd(LogWriter):
+    """A file whose flush fails as long as it is told to, by what nobody thought of."""
+
+    broken, synced = False, None
+
+    def flush(self):
+        if self.broken:
+            raise ValueError("by hand")
+        super().flush()
+
+    def sync(self):
+        super().sync()
+        Odd.synced[self.path] = self.path.stat().st_size
+
+
+@pytest.fixture
+def odd(monkeypatch):
+    monkeypatch.setattr(Odd, "synced", {})
+    return monkeypatch
+
+
+def test_whatever_writing_fails_by_is_named_and_tried_again(tmp_path, odd):
+    made = Recording(tmp_path / "one.mcap", TOPICS, open_log=Odd)
+    odd.setattr(Odd, "broken", True)
+    made.put("/nobody", b"", T0)  # no file takes it; the others are kept
+    for i in range(3):
+        made.put("/n", text(str(i)), T0 + i)
+    until(lambda: made.status().problem == "ValueError: by hand", "the problem is named")
+    made.put("/n", text("3"), T0 + 3)
+    odd.setattr(Odd, "broken", False)
+    until(lambda: not made.status().problem, "it goes on")
+    assert made.close() == ""
+    assert made.status().dropped == {"/nobody": 1}
+    assert numbers(read_log(tmp_path / "one.mcap")) == [0, 1, 2, 3]
+
+
+def test_what_still_waits_at_the_end_is_told(tmp_path, odd):
+    made = Recording(tmp_path / "one.mcap", TOPICS, open_log=Odd)
+    odd.setattr(Odd, "broken", True)
+    made.put("/n", text("0"), T0)
+    until(lambda: made.status().problem, "the problem is named")
+    until(lambda: not made.status().waiting_bytes, "it was taken")
+    made.put("/n", bytes(2 * recording.MIB), T0)
+    made.put("/n", text("1"), T0)
+    told = made.close()
+    assert told.startswith("ValueError: by hand; 1 messages in the buffer, and what was not")
+
+
+def test_every_file_is_on_the_disk_before_it_is_closed(tmp_path, odd):
+    settings = RecordingSettings(split_s=0.0)
+    made = Recording(tmp_path / "walk", TOPICS, settings=settings, open_log=Odd)
+    for i in range(2):
+        made.put("/n", text(str(i)), T0)
+        until(lambda wanted=i + 2: made.status().parts == wanted, "the next file is begun")
+    assert made.close() == ""
+    files, _ = parts_of(tmp_path / "walk")
+    assert Odd.synced == {file: file.stat().st_size for file in files}
+    assert len(files) == 3
+
+
+class Played:
+    """A writing thread whose every half second is played by hand.
+
+    Args:
+        made: its recording.
+        takes_every: half seconds that it needs for a message; 0: it takes nothing more.
+    """
+
+    def __init__(self, made, takes_every):
+        self.now, self._calls, self._made, self._every = 0.0, 0, made, takes_every
+
+    def is_alive(self):
+        return bool(self._made._buffer.rows)
+
+    def join(self, timeout):
+        self.now += 0.5
+        self._calls += 1
+        if self._every and self._calls % self._every == 0:
+            self._made._buffer.take(1)
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("takes_every", "seconds", "told"),
+    [
+        (3, 12.0, ""),
+        (0, 2.0, "one.mcap has taken nothing for 2 s; 8 messages in the buffer, and what was"),
+    ],
+)
+def test_closing_waits_as_long_as_the_disk_takes_anything(
+    tmp_path, monkeypatch, takes_every, seconds, told
+):
+    made = Recording(tmp_path / "one.mcap", TOPICS)
+    made.close()
+    for i in range(8):
+        made.put("/n", text(str(i)), T0 + i)
+    played = Played(made, takes_every)
+    monkeypatch.setattr(made, "_thread", played)
+    monkeypatch.setattr(recording, "time", played)
+    said = made.close(timeout_s=2.0)
+    assert told in said
+    assert bool(told) == bool(said)
+    assert played.now == seconds
 
 
 def test_what_exists_is_not_written_over(tmp_path):

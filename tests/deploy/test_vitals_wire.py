@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+from deploy.checks import Check
 from deploy.convert import TOPICS, to_ns
-from deploy.vitals import VitalSettings
+from deploy.vitals import VitalSettings, vital_faults
 from deploy.vitals_wire import BATTERY, HEIGHT, SILENT_S, TEMPERATURES, VitalsIn, VitalsOut
 from real.contract import RobotContract
 from real.domain import DomainSample
@@ -119,6 +120,32 @@ def test_what_was_reported_and_stops_is_missed_until_the_robot_starts_anew():
     wire.callbacks[TEMPERATURES](type("M", (), {"header": type("H", (), {"frame_id": "FL_hip"})}))
     (unknown,) = reader.problems()
     assert unknown == "/motor_temperatures: no joint 'FL_hip' (did you mean 'FL_hip_joint'?)"
+
+
+def test_an_infinity_stops_at_once_where_it_is_beyond_the_limit_and_is_missed_where_it_is_not():
+    now = [0]
+    out, reader, _ = joined(NAMES, clock=lambda: now[0])
+    out.publish(reporting(np.full(12, 40.0), voltage=24.0, height=0.3), 0)
+    heard = reader.add_to(RobotState.zeros(1, 12))
+    first = NAMES[int(np.flatnonzero(heard.temperature[0] == 40.0)[0])]
+    # No sensor measures these, and no limit would ever stop a robot for them.
+    now[0] = round((SILENT_S + 1) * S)
+    cold = np.where(np.array(NAMES) == first, -np.inf, np.nan)
+    out.publish(reporting(cold, voltage=np.inf, height=np.inf), S)
+    assert reader.problems() == [
+        f"no {what} for 4 s, which was reported before"
+        for what in (f"temperature of {first}", "voltage of the battery", "height of the base")
+    ]
+    state = reader.add_to(RobotState.zeros(1, 12))
+    assert (state.voltage[0], state.height[0]) == (24.0, 0.3)
+    out.publish(reporting(-cold, voltage=-np.inf, height=-np.inf), 2 * S)
+    state = reader.add_to(RobotState.zeros(1, 12))
+    faults = vital_faults(state, LIMITS, slice(None))
+    assert {f.kind for f in faults if f.stops} == {
+        Check.TEMPERATURE,
+        Check.VOLTAGE,
+        Check.HEIGHT,
+    }
 
 
 def test_a_hot_motor_an_empty_battery_a_low_base_and_a_dead_sensor_each_stop_the_robot(tmp_path):
