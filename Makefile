@@ -9,6 +9,7 @@ ALONE := not ros and not ray and not gpu
 QUICK := not slow and $(ALONE)
 # Two processes, each with whole test files or classes, which share what is costly to make.
 PARALLEL := -n 2 --dist loadscope
+TWICE := --reruns 1 -r fERs
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test static clean distclean
@@ -23,12 +24,12 @@ check: static ## The fast part of the tests, for every commit (under 90 s)
 	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL)
 
 # Tests that start ROS 2 graphs or a cluster want the machine to themselves. Real processes kill and
-# wait for each other there, and a shared machine may hold one up: such a test fails if it fails
-# twice, and one that needed the second time is named in the summary. Both parts always run.
+# wait for each other in many tests, and a shared machine may hold one up: such a test fails if it
+# fails twice, and one that needed the second time is named at the end. Both parts always run.
 test: static ## Everything: lint, types, import contracts, the whole test suite
 	@status=0; \
-	$(BIN)/pytest -q -m "$(ALONE)" $(PARALLEL) || status=$$?; \
-	$(BIN)/pytest -q -m "not ($(ALONE))" --reruns 1 -r fER || status=$$?; \
+	$(BIN)/pytest -q -m "$(ALONE)" $(PARALLEL) $(TWICE) || status=$$?; \
+	$(BIN)/pytest -q -m "not ($(ALONE))" $(TWICE) || status=$$?; \
 	exit $$status
 
 static: $(INSTALLED)
