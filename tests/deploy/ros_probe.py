@@ -108,9 +108,13 @@ class Probe:
     def until_mode(self, mode):
         self.until(lambda: self.modes[-1:] == [mode], f"mode {mode}")
 
-    def until_said(self, node, words):
-        """Wait for a node's diagnostics to contain words."""
-        self.until(lambda: words in self.diagnostics.get(node, ""), f"{node} says {words!r}")
+    def until_said(self, node, *words):
+        """Wait for a node's diagnostics to contain one of these words."""
+
+        def said():
+            return any(each in self.diagnostics.get(node, "") for each in words)
+
+        self.until(said, f"{node} says {' or '.join(words)}")
 
     def ask(self, type_, service, request):
         """Call a service and return its answer."""

@@ -107,7 +107,7 @@ def test_a_learner_that_dies_between_updates_is_replaced_and_nothing_is_lost(gro
     lead.update(rollouts(lead, 0))
     given = rollouts(lead, 1)
     host.kill(host.handles[0])
-    with pytest.raises(LearnerLostError, match="the process died|another learner ended"):
+    with pytest.raises(LearnerLostError, match=r"the process died|another learner ended"):
         lead.update(given)
     wait_until(lambda: lead.ready(0.1), "a replacement")
     lead.update(given)
