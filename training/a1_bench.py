@@ -124,8 +124,19 @@ def run_until(
     progress: ProgressFn,
     goal: float = GOAL,
     config: str = "a1_walk",
+    out: Path | None = None,
 ) -> Reached:
-    """One run of a task until it scores ``goal``, or ``minutes`` are over."""
+    """One run of a task until it scores ``goal``, or ``minutes`` are over.
+
+    Args:
+        name: of the runtime.
+        seed: root seed of the run.
+        minutes: after which it is given up.
+        progress: told how far it is.
+        goal: score on the selection seeds.
+        config: the task, by name or file.
+        out: the run folder that is left behind; None for none.
+    """
     task = load_run_config(
         config,
         [
@@ -135,11 +146,11 @@ def run_until(
         ],
     )
     with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
-        out = Path(folder, "run")
-        train(task, out, minutes=minutes, runtime=name, progress=progress)
+        run = out or Path(folder, "run")
+        train(task, run, minutes=minutes, runtime=name, progress=progress)
         return reached(
-            _lines(out / "evaluations.jsonl"),
-            _lines(out / "metrics.jsonl"),
+            _lines(run / "evaluations.jsonl"),
+            _lines(run / "metrics.jsonl"),
             pauses=name == "serial",
             goal=goal,
         )

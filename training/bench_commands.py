@@ -77,7 +77,7 @@ def bench_train(
     ] = 15.0,
     config: Annotated[str, typer.Option(help="The task to learn.")] = "a1_walk",
 ) -> None:
-    """Wall time until A1 tracks at 0.9, without the time of evaluation; hours with --peers.
+    """Wall time until A1 tracks at 0.9, without the time of evaluation; an hour with --peers.
 
     Example: `ferry bench train --peers --json`
     """
@@ -88,6 +88,44 @@ def bench_train(
         times = run(peers=peers, seeds=seeds, minutes=minutes, config=config, progress=progress)
     quiet = write_json(times.as_json(), _stdout(as_json))
     print_table("Time until A1 tracks at 0.9", times.rows(), to_stderr=quiet)
+
+
+@app.command("robots")
+def bench_robots(
+    out: Annotated[Path, typer.Option(help="Folder for the runs; new or empty.")],
+    as_json: AsJson = False,
+    tasks: Annotated[
+        list[str] | None, typer.Argument(help="Tasks by name or file; all that ship if none.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="The most that each run may take.")] = 6.0,
+    seed: Annotated[int, typer.Option(min=0, help="Root seed of every run.")] = 0,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, help="Of each report; as the suites have it if none.")
+    ] = None,
+) -> None:
+    """Train every shipped task to a score of 0.95: time, steps, and scores in both engines.
+
+    Example: `ferry bench robots --out runs/robots`
+    """
+    from training.progress import bar
+    from training.robots_bench import HEADER, TASKS
+    from training.robots_bench import bench_robots as run
+
+    if out.exists() and any(out.iterdir()):
+        raise FerryError(f"{out} is not empty; give --out a new folder")
+    with bar("robots") as progress:
+        found = run(
+            out,
+            tasks=tasks or TASKS,
+            minutes=minutes,
+            seed=seed,
+            episodes=episodes,
+            progress=progress,
+        )
+    result = {name: each.as_json() for name, each in found.items()}
+    quiet = write_json(result, _stdout(as_json))
+    rows = [[name, *each.row()] for name, each in found.items()]
+    print_grid("Shipped tasks", HEADER, rows, to_stderr=quiet)
 
 
 @app.command("learner")

@@ -1,14 +1,18 @@
 """Wall time until A1 tracks its commands: our learner against others' on the same env.
 
 All run in this process, one after the other, with torch on as many threads as the task says. What
-counts is the time of collecting and learning; scoring, which is ours for all, is not in it.
+counts is the time of collecting and learning; scoring, which is ours for all, is not in it. The
+policies of ours are then scored in both engines, on seeds that chose none of them.
 """
 
 from __future__ import annotations
 
+import statistics
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,16 +26,25 @@ from training.run_config import RunConfig, load_run_config
 from training.train_peers import TRAINERS, PeerRun
 
 GOAL = 0.9
+#: Where our policies are scored afterwards.
+SUITES = ("nominal", "pybullet")
 #: Iterations between evaluations, for all alike.
 EVALUATE_EVERY = 30
 
 
 @dataclass(frozen=True)
 class TrainTimes:
-    """Runs of each learner by name, and why others have none."""
+    """Runs of each learner by name, why others have none, and our policies' scores.
+
+    Attributes:
+        runs: name -> one of each seed.
+        missing: name -> why it was not run.
+        scores: suite -> our score of each seed.
+    """
 
     runs: dict[str, tuple[Reached, ...]]
     missing: dict[str, str]
+    scores: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
 
     def seconds(self, name: str) -> float | None:
         """Median over the seeds without evaluation; a run that never got there is the longest."""
@@ -45,6 +58,13 @@ class TrainTimes:
         peers = [s for name in TRAINERS if (s := self.seconds(name)) is not None]
         return None if ours is None or not peers else ours / min(peers)
 
+    @property
+    def transfer(self) -> float | None:
+        """Our score in PyBullet over that in MuJoCo, the median of the seeds."""
+        pairs = zip(self.scores.get("pybullet", ()), self.scores.get("nominal", ()), strict=True)
+        ratios = [there / here for there, here in pairs if here > 0.0]
+        return statistics.median(ratios) if ratios else None
+
     def as_json(self) -> dict[str, Any]:
         """What JSON holds of it; keys are stable."""
         names = ("ours", *TRAINERS)
@@ -53,6 +73,8 @@ class TrainTimes:
             "ratio": self.ratio,
             "runs": {name: [vars(run) for run in runs] for name, runs in self.runs.items()},
             "missing": self.missing,
+            "scores": {suite: list(each) for suite, each in self.scores.items()},
+            "pybullet_over_mujoco": self.transfer,
         }
 
     def rows(self) -> dict[str, str]:
@@ -66,6 +88,8 @@ class TrainTimes:
                 for run in runs
             )
         rows["ours over the better"] = "-" if self.ratio is None else f"{self.ratio:.2f}"
+        for suite, each in self.scores.items():
+            rows[f"ours, {suite}"] = ", ".join(f"{score:.3f}" for score in each)
         return rows
 
 
@@ -89,6 +113,7 @@ def bench_train(
     names = ["ours", *(TRAINERS if peers else ())]
     runs: dict[str, list[Reached]] = {}
     missing: dict[str, str] = {}
+    scores: dict[str, list[float]] = {}
     for number in range(seeds * len(names)):
         seed, name = number // len(names), names[number % len(names)]
         tell = part_of(progress or silent, number, seeds * len(names))
@@ -96,16 +121,35 @@ def bench_train(
             continue
         try:
             if name == "ours":
-                found = run_until(
-                    "serial", seed, goal=GOAL, config=config, minutes=minutes, progress=tell
-                )
+                found, scored = _ours(seed, config=config, minutes=minutes, progress=tell)
+                for suite, score in scored.items():
+                    scores.setdefault(suite, []).append(score)
             else:
                 found = peer_until(name, seed, minutes=minutes, config=config, progress=tell)
         except PeerMissing as error:
             missing[name] = str(error)
             continue
         runs.setdefault(name, []).append(found)
-    return TrainTimes({name: tuple(each) for name, each in runs.items()}, missing)
+    return TrainTimes(
+        {name: tuple(each) for name, each in runs.items()},
+        missing,
+        {suite: tuple(each) for suite, each in scores.items()},
+    )
+
+
+def _ours(
+    seed: int, *, config: str, minutes: float, progress: ProgressFn
+) -> tuple[Reached, dict[str, float]]:
+    """One run of ours, and what its policy is worth in both engines."""
+    from training.evaluator import evaluate_path
+
+    with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
+        run = Path(folder, "run")
+        found = run_until(
+            "serial", seed, goal=GOAL, config=config, minutes=minutes, progress=progress, out=run
+        )
+        scored = {suite: evaluate_path(run, suite=suite).score.mean for suite in SUITES}
+    return found, scored
 
 
 def peer_until(

@@ -57,11 +57,13 @@ def test_a_peer_that_is_missing_is_said_and_others_are_run(monkeypatch) -> None:
         raise PeerMissing("it cannot be imported")
 
     monkeypatch.setattr(train_bench, "TRAINERS", {"stable_baselines3": gone, "rsl_rl": gone})
-    monkeypatch.setattr(train_bench, "run_until", lambda *_, **__: Reached(1.0, 0.5, 6, 0.95))
+    mine = Reached(1.0, 0.5, 6, 0.95), {"nominal": 0.8, "pybullet": 0.6}
+    monkeypatch.setattr(train_bench, "_ours", lambda *_, **__: mine)
     times = train_bench.bench_train(peers=True, seeds=2, config="cartpole_balance")
     assert set(times.missing) == {"stable_baselines3", "rsl_rl"}
     assert len(times.runs["ours"]) == 2
     assert times.as_json()["ratio"] is None
+    assert times.as_json()["pybullet_over_mujoco"] == pytest.approx(0.75)
 
 
 def test_the_ant_bench_has_null_and_a_word_for_what_is_not_installed(monkeypatch) -> None:

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from real.config import config_path
+from training.a1_bench import Reached
+from training.bench_commands import app
+from training.robots_bench import TASKS, Learned, suites_of
+from training.run_config import load_run_config
+from training.scores import Interval
+
+
+def test_every_shipped_task_of_a_robot_is_in_it() -> None:
+    folder = config_path("a1_walk", folder=".").parent
+    shipped = {file.stem for file in folder.glob("*.yaml")} - {"gym"}
+    assert set(TASKS) == shipped
+    assert {load_run_config(task, []).robot for task in TASKS} == {
+        file.stem for file in (folder / "robots").glob("*.yaml")
+    }
+
+
+def test_terrain_is_scored_on_terrain() -> None:
+    assert suites_of("a1_terrain") == ("terrain", "pybullet_terrain")
+    assert suites_of("laikago_walk") == ("nominal", "pybullet")
+
+
+def test_a_row_says_when_or_how_far() -> None:
+    scores = {"nominal": Interval(0.9, 0.8, 1.0), "pybullet": Interval(0.85, 0.7, 1.0)}
+    there = Learned("tracking", Reached(100.0, 90.4, 12_000, 0.96), scores)
+    assert there.row() == [
+        "tracking",
+        "90 s, 12,000 steps",
+        "0.900 [0.800, 1.000]",
+        "0.850 [0.700, 1.000]",
+    ]
+    never = Learned("tracking", Reached(None, None, None, 0.5), scores)
+    assert never.row()[1] == "not reached, best 0.500"
+
+
+@pytest.mark.slow
+def test_a_task_is_trained_and_scored_in_both_engines(tmp_path: Path) -> None:
+    pytest.importorskip("pybullet", reason="pip install 'ferry[pybullet]'")
+    task = tmp_path / "short.yaml"
+    task.write_text(
+        "extends: cartpole_balance\nschema_version: 1\nname: short\nrobot: cartpole\n"
+        "sim: {worlds: 4, threads: 1}\n"
+        "training: {horizon: 4, run: {steps: 480, stop_score: null}}\n"
+    )
+    out = tmp_path / "runs"
+    asked = ["robots", str(task), "--out", str(out), "--json", "--episodes", "2"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["short"]
+    assert found["measure"] == "upright"
+    assert found["best"] < 0.95  # nobody learns that from 480 steps
+    assert found["seconds"] is None
+    for suite in ("nominal", "pybullet"):
+        score, low, high = found["scores"][suite]
+        assert 0.0 <= low <= score <= high <= 1.0
+        assert score < 0.95
+    again = CliRunner().invoke(app, asked)
+    assert "is not empty" in str(again.exception)
+    twice = CliRunner().invoke(app, ["robots", "a1_walk", "a1_walk", "--out", str(out / "new")])
+    assert "two tasks are named a1_walk" in str(twice.exception)

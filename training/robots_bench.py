@@ -1,0 +1,112 @@
+"""Every shipped robot learns its task: how long it takes here, and its score in both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from real.errors import FerryError
+from training.a1_bench import Reached, part_of, run_until
+from training.evaluator import evaluate_path
+from training.progress import ProgressFn, silent
+from training.run_config import load_run_config
+from training.scores import Interval
+
+#: The shipped tasks, one for each robot, and A1 on rough ground.
+TASKS = (
+    "a1_walk",
+    "laikago_walk",
+    "mini_cheetah_walk",
+    "panda_reach",
+    "iiwa_reach",
+    "cartpole_balance",
+    "a1_terrain",
+)
+
+#: Score on the selection seeds at which a run ends.
+GOAL = 0.95
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What became of one task.
+
+    Attributes:
+        measure: what the score is; see :data:`training.evaluator.Measure`.
+        reached: when it scored the goal.
+        scores: suite -> score on the report seeds with its 95 % interval, of the best policy.
+    """
+
+    measure: str
+    reached: Reached
+    scores: Mapping[str, Interval]
+
+    def as_json(self) -> dict[str, Any]:
+        """What JSON holds of it; keys are stable."""
+        scores = {name: [s.mean, s.low, s.high] for name, s in self.scores.items()}
+        return {"measure": self.measure, **vars(self.reached), "scores": scores}
+
+    def row(self) -> list[str]:
+        """Measure, time and steps to the goal, and a score for each engine."""
+        reached = self.reached
+        when = f"not reached, best {reached.best:.3f}"
+        if reached.without_evaluation_s is not None:
+            when = f"{reached.without_evaluation_s:.0f} s, {reached.steps or 0:,} steps"
+        scores = [f"{s.mean:.3f} [{s.low:.3f}, {s.high:.3f}]" for s in self.scores.values()]
+        return [self.measure, when, *scores]
+
+
+#: Of the table on the terminal.
+HEADER = ("task", "score", f"to {GOAL:g}", "MuJoCo", "PyBullet")
+
+
+def suites_of(task: str) -> tuple[str, str]:
+    """Where a task is scored: in MuJoCo and in PyBullet, on the ground that it has."""
+    if load_run_config(task, []).terrain is not None:
+        return "terrain", "pybullet_terrain"
+    return "nominal", "pybullet"
+
+
+def bench_robots(
+    out: Path,
+    *,
+    tasks: Sequence[str] = TASKS,
+    minutes: float = 6.0,
+    seed: int = 0,
+    episodes: int | None = None,
+    progress: ProgressFn | None = None,
+) -> dict[str, Learned]:
+    """Train each until :data:`GOAL` or until time is over, and score the best policy of each.
+
+    Args:
+        out: for the run folders, one of each task's name.
+        tasks: which, by name or file.
+        minutes: the most that a run may take, evaluation included.
+        seed: root seed of every run.
+        episodes: of each report; None for as many as the suite has.
+        progress: told how far it is; by time, so that it ends early as a rule.
+
+    Returns:
+        Name -> what became of it.
+
+    Raises:
+        FerryError: two tasks have one name.
+    """
+    names = [Path(task).stem for task in tasks]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise FerryError(f"two tasks are named {', '.join(sorted(twice))}; give each once")
+    found: dict[str, Learned] = {}
+    for number, (name, task) in enumerate(zip(names, tasks, strict=True)):
+        tell = part_of(progress or silent, number, len(tasks))
+        run = out / name
+        reached = run_until(
+            "serial", seed, goal=GOAL, config=task, minutes=minutes, progress=tell, out=run
+        )
+        scored = {s: evaluate_path(run, suite=s, episodes=episodes) for s in suites_of(task)}
+        measure = next(iter(scored.values())).measure
+        scores = {suite: each.score for suite, each in scored.items()}
+        found[name] = Learned(measure, reached, scores)
+    return found
