@@ -101,7 +101,6 @@ class VecEnv:
             table, self.engine, control_dt_s=dt, rngs=rngs["domain"], curriculum=grows
         )
         self._motors = make_motors(config.actuators, self.engine)
-        self.shared = Shared({"curriculum": self.randomizer.curriculum})
         self._sensors = Sensors(config.sensors, num, rngs["sensor"], joints=j, control_dt_s=dt)
         self._commands = make_commands(command, num, rngs["command"], control_dt_s=dt, space=space)
         feet = self.engine.state().foot_position_w[0]  # a new engine stands in the default pose
@@ -111,9 +110,10 @@ class VecEnv:
         self._measure, self._rewards = self._scorer.measure, self._scorer.rewards
         limit = max(1, round(config.episode_s / dt))
         self._episodes = Episodes(num, limit=limit, parts=self._rewards.names)
-        self._starts = Starts(config.start, robot, rngs["start"], terrain=terrain)
+        starts = self._starts = Starts(config.start, robot, rngs["start"], terrain=terrain)
+        self.shared = Shared({"curriculum": self.randomizer.curriculum, "terrain": starts.shared})
         self._origins = Origins(
-            rngs, randomizer=self.randomizer, episodes=self._episodes, starts=self._starts
+            rngs, randomizer=self.randomizer, episodes=self._episodes, starts=starts
         )
         spec, critic, dim = self.observation_spec, config.critic, self.randomizer.privileged_dim
         self._observer = Observer(spec, critic, robot, num, domain_dim=dim, kinematics=kinematics)

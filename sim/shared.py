@@ -4,7 +4,8 @@ A curriculum is such a thing: every episode says something about ranges that are
 worlds. In one env it decides for itself, at once. Where many actors have worlds, it is decided in
 one place: actors *follow*, they report what happened and are told what holds. What one place makes
 of reports A and then B is what it makes of both together, so it does not matter whose worlds they
-are from.
+are from. Levels of terrain are another: each world decides on its own, and what is shared is at
+which levels a run's worlds are, so that whoever joins begins there.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from sim.state import State, pack, part_of
 
 
 class SharedPart(Protocol):
-    """One thing that the worlds of all actors have in common; :class:`sim.curriculum.Curriculum`.
+    """One thing that the worlds of all actors have in common.
+
+    :class:`sim.curriculum.Curriculum` and :class:`sim.terrain_levels.Levels` are such.
 
     What belongs to single worlds, such as where one of them is tried in its present episode, is no
     part of the state here: another actor's worlds would not know what to do with it.

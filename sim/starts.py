@@ -43,7 +43,7 @@ class Starts:
     ) -> None:
         self._config, self._robot, self._rngs = config, robot, rngs
         self._terrain = terrain
-        self.levels: Levels | None = None if terrain is None else Levels(terrain, len(rngs))
+        self.levels: Levels | None = None if terrain is None else Levels(terrain, rngs)
 
     def draw(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> InitialState:
         """Where worlds ``rows`` begin.
@@ -64,7 +64,7 @@ class Starts:
             if any(NAME in sample.values for sample in again.values()):
                 raise FerryError("the sample is of a task on terrain; this one is on a plane")
             return draw_start(self._config, self._robot, rngs)
-        self.levels.draw(rows, rngs, again)
+        self.levels.draw(rows, again)
         start = draw_start(self._config, self._robot, rngs)
         xy = self.levels.centre()[rows] + self.levels.place[rows, 2:]
         height = self._terrain.field.highest(xy, within_m=FOOTPRINT_M)
@@ -84,6 +84,11 @@ class Starts:
         """
         if self.levels is not None and rows.size:
             episode["terrain_level"] = self.levels.learn(rows, episode, could_s)
+
+    @property
+    def shared(self) -> Levels | None:
+        """Levels that the worlds of all actors have in common; None where none follow success."""
+        return None if self.levels is None else self.levels.shared
 
     def noted(self, rows: Ids) -> Array:
         """``[n, 4]`` what a DomainSample keeps of the starts, copied; ``[n, 0]`` on a plane."""

@@ -57,6 +57,10 @@ METRICS: dict[str, Metric] = {
         "1", "share of the way to the table's ends that ranges have come, mean over all ends"
     ),
     "curriculum/*": Metric("1", "the same of one random term, mean of its two ends"),
+    "terrain/mean": Metric(
+        "1", "level that the run's worlds meet next on a tile, mean over worlds and tiles"
+    ),
+    "terrain/*": Metric("1", "the same of one tile; the number of levels where all passed it"),
     "episode/*": Metric("1", "one number of the env's, of the episodes of train/return"),
     "learner/version": Metric("1", "updates of the policy so far"),
     "learner/lag": Metric("versions", "version of the learner minus that of the rollouts, mean"),

@@ -39,7 +39,9 @@ class Plan:
         samples_per_s: control steps that the learner learns from.
         made_per_s: control steps that actors make; the difference is dropped.
         versions_per_min: updates.
-        lag: ``mean``, ``p95`` and ``max`` of the rollouts used [versions].
+        lag: ``mean``, ``p95`` and ``max`` of the rollouts used, by their first steps [versions].
+        step_lag: mean over the steps of the same rollouts; less where weights that come within
+            rollouts are used in them (``runtime.refresh_every``) [versions].
         dropped_share: of the rollouts whose fate is known.
         queue_depth: rollouts that wait, mean at the start of an update.
         active_actors: those that the throttle leaves at work at the end.
@@ -55,6 +57,7 @@ class Plan:
     made_per_s: float
     versions_per_min: float
     lag: Mapping[str, float]
+    step_lag: float
     dropped_share: float
     queue_depth: float
     active_actors: int
@@ -79,7 +82,7 @@ class Plan:
             "dropped": f"{100.0 * self.dropped_share:.1f} % of rollouts",
             "versions": f"{self.versions_per_min:,.1f} per minute",
             "lag": f"mean {self.lag['mean']:.2f}, p95 {self.lag['p95']:.0f}, "
-            f"max {self.lag['max']:.0f} versions",
+            f"max {self.lag['max']:.0f} versions; of a mean step {self.step_lag:.2f}",
             "actors": f"{100.0 * self.actor_idle:.1f} % idle, "
             f"{100.0 * self.actor_parked:.1f} % parked",
             "learner": f"{100.0 * self.learner_idle:.1f} % idle",
@@ -129,6 +132,7 @@ def plan(
     cluster = Cluster(
         actors=left,
         learners=learners,
+        horizon=config.training.horizon,
         fragment=config.training.horizon * config.sim.worlds,
         per_update=per_update,
         capacity=runtime.queue_capacity or 2 * per_update,
@@ -146,6 +150,7 @@ def plan(
         made_per_s=seen.arrived * cluster.fragment / elapsed,
         versions_per_min=60.0 * updates / elapsed,
         lag={"mean": lag.mean, "p95": lag.p95, "max": lag.largest},
+        step_lag=mean(seen.step_lags),
         dropped_share=seen.drop_share,
         queue_depth=mean(seen.depths),
         active_actors=active,

@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from training.crew import PER_ACTOR
 from training.load import unread_share
+from training.plan_weights import Acted, Weights
 from training.rates import Rates
 from training.run_config import RuntimeConfig
 from training.throttle import Load, Throttle
@@ -30,6 +32,7 @@ class Cluster:
     Attributes:
         actors: K, one core each.
         learners: L, data-parallel.
+        horizon: T, steps of a rollout.
         fragment: samples of a rollout, T N.
         per_update: rollouts of an update.
         capacity: rollouts that may wait.
@@ -37,6 +40,7 @@ class Cluster:
 
     actors: int
     learners: int
+    horizon: int
     fragment: int
     per_update: int
     capacity: int
@@ -68,7 +72,8 @@ class Totals:
         busy_s: time of actors at work, added up.
         idle_s: time of actors that have work and are not at it, added up.
         parked_s: time of actors that were given none, since enough was under way, added up.
-        lags: of every rollout used [versions].
+        lags: of every rollout used, which are those of its first step [versions].
+        step_lags: means over the steps of every rollout used [versions].
         depths: rollouts that waited at the start of each update.
         published: versions that came to the actors.
     """
@@ -81,6 +86,7 @@ class Totals:
     idle_s: float = 0.0
     parked_s: float = 0.0
     lags: list[int] = field(default_factory=list)
+    step_lags: list[float] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     published: int = 0
 
@@ -105,7 +111,7 @@ class Simulation:
 
     Args:
         cluster: how many of what.
-        runtime: staleness bound and throttle.
+        runtime: staleness bound, throttle, and how often actors look for newer weights.
         rates: durations.
         seed: of their spread.
     """
@@ -125,7 +131,7 @@ class Simulation:
             max_staleness=runtime.max_staleness,
             clock=lambda: self._now,
         )
-        self._events: list[tuple[float, int, str, int, int]] = []
+        self._events: list[tuple[float, int, str, int]] = []
         self._order = itertools.count()
         self._tickets = [0] * cluster.actors  # given out and not yet arrived
         self._pending = [0] * cluster.actors  # of these, not begun
@@ -134,11 +140,15 @@ class Simulation:
         self._by_tickets = [deque(range(cluster.actors)), deque[int]()]
         self._parked: list[int] = []
         self._under_way = self._makers = self._employed = 0
-        self._queue: deque[int] = deque()  # versions that acted
-        # Newest versions that came to the actors, and that the learner's rollouts were made with.
-        self._came: deque[int] = deque([0], maxlen=_REMEMBERED)
+        self._queue: deque[Acted] = deque()
+        # What came to the actors, what is on the way to them, what each began its rollout with and
+        # when, what is on the way from each, and what the learner's rollouts were begun with.
+        self._weights = Weights(_REMEMBERED)
+        self._published_to_come: deque[int] = deque()
+        self._began = [(0, 0.0)] * cluster.actors
+        self._delivered: list[deque[Acted]] = [deque() for _ in range(cluster.actors)]
         self._acted: deque[int] = deque(maxlen=_REMEMBERED)
-        self._version = self._visible = self._published = 0
+        self._version = self._published = 0
         self._idle_since: float | None = 0.0
         self._of_plan, self._of_period = Totals(), Totals()
 
@@ -165,27 +175,28 @@ class Simulation:
     # -------------------------------------------------------------- events
 
     def _next(self) -> None:
-        when, _, kind, which, version = heapq.heappop(self._events)
+        when, _, kind, which = heapq.heappop(self._events)
         self._pass(when - self._now)
         self._now = when
         if kind == "made":
             self._making[which] = False
             self._makers -= 1
-            self._at(self._rates.deliver_s, "arrived", which, version)
+            self._delivered[which].append(self._versions_of(which))
+            self._at(self._rates.deliver_s, "arrived", which)
             self._begin(which)
         elif kind == "arrived":
-            self._arrive(which, version)
+            self._arrive(which, self._delivered[which].popleft())
         elif kind == "updated":
             self._update()
         else:
-            self._come(version)
+            self._come(self._published_to_come.popleft())
         self._learn()
         self._dispatch()
         if self._throttle.due() and self._version:
             self._decide()
 
-    def _at(self, delay: float, kind: str, which: int, version: int) -> None:
-        heapq.heappush(self._events, (self._now + delay, next(self._order), kind, which, version))
+    def _at(self, delay: float, kind: str, which: int) -> None:
+        heapq.heappush(self._events, (self._now + delay, next(self._order), kind, which))
 
     def _pass(self, seconds: float) -> None:
         parked = len(self._tickets) - self._employed
@@ -233,7 +244,16 @@ class Simulation:
         self._pending[which] -= 1
         self._making[which] = True
         self._makers += 1
-        self._at(self._rollout_s(), "made", which, self._visible)
+        self._began[which] = self._weights.newest, self._now
+        self._at(self._rollout_s(), "made", which)
+
+    def _versions_of(self, which: int) -> Acted:
+        """Versions of the rollout that is made just now: also those that came within it."""
+        version, since = self._began[which]
+        every, steps = self._runtime.refresh_every, self._cluster.horizon
+        return self._weights.acted(
+            version, begin_s=since, end_s=self._now, steps=steps, every=every
+        )
 
     def _rollout_s(self) -> float:
         mean, spread = self._cluster.rollout_s(self._rates), self._rates.spread
@@ -244,7 +264,7 @@ class Simulation:
             self._durations = self._rng.gamma(shape, 1.0 / shape, 4096).tolist()
         return mean * self._durations.pop()
 
-    def _arrive(self, which: int, version: int) -> None:
+    def _arrive(self, which: int, made: Acted) -> None:
         self._tickets[which] -= 1
         self._employed -= self._tickets[which] == 0
         self._under_way -= 1
@@ -253,7 +273,7 @@ class Simulation:
         while len(self._queue) >= self._cluster.capacity:
             self._queue.popleft()
             lost += 1
-        self._queue.append(version)
+        self._queue.append(made)
         for totals in (self._of_plan, self._of_period):
             totals.arrived += 1
             totals.dropped += lost
@@ -266,20 +286,20 @@ class Simulation:
             return
         if self._runtime.over_bound == "drop":
             limit = self._version - self._runtime.max_staleness
-            fresh = deque(version for version in self._queue if version >= limit)
+            fresh = deque(made for made in self._queue if made.oldest >= limit)
             for totals in (self._of_plan, self._of_period):
                 totals.dropped += len(self._queue) - len(fresh)
             self._queue = fresh
         if len(self._queue) < count:
             return
         taken = [self._queue.popleft() for _ in range(count)]
-        self._acted.extend(taken)
-        lags = [self._version - version for version in taken]
+        self._acted.extend(made.oldest for made in taken)
         for totals in (self._of_plan, self._of_period):
-            totals.lags += lags
+            totals.lags += [self._version - made.oldest for made in taken]
+            totals.step_lags += [self._version - made.mean for made in taken]
             totals.depths.append(len(self._queue) + count)
         self._idle_since = None
-        self._at(self._cluster.update_s(self._rates), "updated", 0, 0)
+        self._at(self._cluster.update_s(self._rates), "updated", 0)
 
     def _update(self) -> None:
         self._version += 1
@@ -289,17 +309,17 @@ class Simulation:
             if self._rates.publish_s == 0.0:
                 self._come(self._version)
             else:
-                self._at(self._rates.publish_s, "published", 0, self._version)
+                self._published_to_come.append(self._version)
+                self._at(self._rates.publish_s, "published", 0)
 
     def _come(self, version: int) -> None:
         """Weights have come to where actors find them."""
-        self._visible = version
-        self._came.append(version)
+        self._weights.come(version, self._now)
         self._of_period.published += 1
 
     def _decide(self) -> None:
         seen, elapsed = self._of_period, self._now - self._of_period.since_s
-        unread = unread_share(list(self._came), new=seen.published, acted=set(self._acted))
+        unread = unread_share(self._weights.recent, new=seen.published, acted=set(self._acted))
         self._throttle.decide(
             Load(
                 arrived=seen.arrived,
@@ -308,7 +328,8 @@ class Simulation:
                 lag_mean=mean(seen.lags),
                 learner_idle=seen.waited_s / elapsed if elapsed else 0.0,
                 actor_idle=seen.actor_idle,
-                unread_share=unread,
+                # Within rollouts newer versions act, too, as in a run: nobody knows which.
+                unread_share=unread if self._runtime.refresh_every is None else 0.0,
                 queue_depth=len(self._queue),
             )
         )
@@ -319,6 +340,6 @@ class Simulation:
         self._dispatch()
 
 
-def mean(values: list[int]) -> float:
+def mean(values: Sequence[float]) -> float:
     """0 of nothing."""
     return sum(values) / len(values) if values else 0.0

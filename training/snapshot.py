@@ -28,7 +28,8 @@ class PolicySnapshot:
             their counts included.
         created_ns: wall clock at which it was made [ns].
         shared: what holds in the worlds of all actors beside the weights, such as a curriculum's
-            ranges; see :mod:`training.adaptation`. Empty where there is nothing.
+            ranges or levels of terrain; see :mod:`training.adaptation`. Empty where there is
+            nothing.
     """
 
     version: int

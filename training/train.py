@@ -147,8 +147,6 @@ def train(
     run = config.training.run
     if address is not None and runtime != "ray":
         raise FerryError(f"address {address} is of a Ray cluster; it needs the runtime ray")
-    if runtime == "ray":
-        _require_no_levels(config)
     if evaluate is None and env_factory is None:
         evaluate = _selection(with_absolute_files(config))  # other processes may stand elsewhere
     with _threads(run.threads), contextlib.ExitStack() as stack:
@@ -200,19 +198,6 @@ def _task_env(
         threads=threads,
         diverged=diverged_of(run) / actor_id(stream),
     )
-
-
-def _require_no_levels(config: RunConfig) -> None:
-    """Refuse levels of terrain: Ray starts an actor again without those of its worlds.
-
-    Raises:
-        FerryError: naming how to do without.
-    """
-    if config.terrain is not None and config.terrain.curriculum is not None:
-        raise FerryError(
-            "levels of the terrain live in the worlds of one actor, which Ray starts again without "
-            "them; use the serial runtime, or --set terrain.curriculum=null for all levels alike"
-        )
 
 
 def _selection(config: RunConfig) -> Evaluate:

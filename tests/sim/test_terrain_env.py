@@ -251,9 +251,9 @@ def test_a_fall_is_low_above_the_ground_on_a_hill_and_in_a_hollow(make: Any):
 # ------------------------------------------------------------------ levels
 
 
-def levels(num: int, **rule: Any) -> Levels:
+def levels(num: int, *, seed: int = 0, **rule: Any) -> Levels:
     made = TerrainConfig.model_validate({**TERRAIN, "curriculum": {**RULE, **rule}})
-    return Levels(Terrain(made), num)
+    return Levels(Terrain(made), make_streams(seed, num)["start"])
 
 
 def ended(alive: list[float], **failed: list[bool]) -> dict[str, np.ndarray]:
@@ -287,25 +287,24 @@ def test_levels_rise_with_success_and_fall_with_failure_by_hand():
 
 def test_who_passed_everything_meets_every_level_and_a_replay_teaches_nothing():
     num = 60
-    made, rngs = levels(num), make_streams(0, num)["start"]
-    rows = np.arange(num)
-    made.draw(rows, rngs, {})
+    made, rows = levels(num), np.arange(num)
+    made.draw(rows, {})
     assert (made.place[:, 1] == 0).all() and set(made.place[:, 0]) == {0.0, 1.0}
     made.level[:] = 3
-    made.draw(rows, rngs, {})
+    made.draw(rows, {})
     counts = np.bincount(made.place[:, 1].astype(int), minlength=3)
     assert counts.min() > 10 and counts.sum() == num
     sample = DomainSample(0, {"terrain": [1.0, 2.0, 0.05, -0.03]})
-    made.draw(rows[:2], rngs[:2], {1: sample})
+    made.draw(rows[:2], {1: sample})
     assert made.place[1].tolist() == [1.0, 2.0, 0.05, -0.03]
     made.learn(rows[:2], ended([0.0, 0.0]), np.ones(2))
     assert (made.level[1] == 3).all() and (made.level[0] < 3).any()
 
 
 def test_a_world_draws_the_same_whatever_the_others_do():
-    one, two = levels(3), levels(1)
-    one.draw(np.arange(3), make_streams(4, 3)["start"], {})
-    two.draw(np.arange(1), make_streams(4, 3)["start"][:1], {})
+    one, two = levels(3, seed=4), levels(1, seed=4)
+    one.draw(np.arange(3), {})
+    two.draw(np.arange(1), {})
     np.testing.assert_array_equal(one.place[:1], two.place)
 
 

@@ -1,16 +1,11 @@
-"""A run on the cart-pole whose ranges grow from the first episodes on: all of them are good enough.
-
-Other processes can make its worlds by name; those leave a note of what their actor began with.
-"""
+"""A run on the cart-pole whose ranges grow from its first episodes on: all are good enough."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 
 from sim.env import VecEnv, make_env
-from training.roles import Stream, actor_id
+from training.roles import Stream
 from training.run_config import RunConfig, load_run_config
 
 WORLDS, HORIZON = 6, 8
@@ -42,19 +37,3 @@ def shares(env: VecEnv) -> np.ndarray:
     curriculum = env.randomizer.curriculum
     assert curriculum is not None
     return curriculum.shares.copy()
-
-
-def noted_env(config: RunConfig, stream: Stream, *, notes: Path) -> VecEnv:
-    """When the first step begins, a file named after the actor gets shares and draws."""
-    env = growing_env(config, stream)
-    step = env.step
-
-    def first(actions):
-        path = notes / f"{actor_id(stream)}.npz"
-        np.savez(path.with_suffix(".tmp.npz"), shares=shares(env), draws=env.drawn().draws)
-        path.with_suffix(".tmp.npz").rename(path)
-        env.step = step
-        return step(actions)
-
-    env.step = first
-    return env

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from training.async_loop import AsyncRuntime
 from training.learner import Learner
 from training.loop import SerialRuntime
 from training.metrics import check_names
-from training.roles import Stream, actor_id
+from training.roles import RoleFailed, Stream, actor_id
 from training.snapshot import PolicySnapshot
 
 CONFIG = growing_config()
@@ -48,13 +49,14 @@ def learner(env) -> Learner:
 class InProcess:
     """An engine whose actors collect when somebody waits for them; it can kill one."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Stream], ActorWorker] = worker) -> None:
+        self.make = make
         self.actors: dict[str, ActorWorker] = {}
         self.stored: PolicySnapshot
-        self.dead: set[int] = set()
+        self.dead: set[str] = set()
 
     def start_actor(self, worker_: int, restart: int, snapshot: PolicySnapshot):
-        made = worker((worker_, restart))
+        made = self.make((worker_, restart))
         made.shared.follow()
         self.actors[made.actor_id] = made
         return made
@@ -66,6 +68,8 @@ class InProcess:
         return list(tickets)
 
     def fetch(self, ticket):
+        if ticket[0].actor_id in self.dead:
+            raise RoleFailed("killed")
         return ticket[0].collect(self.stored, HORIZON), 0.001
 
     def publish(self, snapshot):

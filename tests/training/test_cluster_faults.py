@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("ray", reason="the `cluster` extra is not installed")
 
-from tests.training.growing_run import growing_config, noted_env
+from tests.training.climbing_run import climbing_config, climbing_env, levels, noted_env
 from tests.training.ray_nodes import await_nodes, kill_all, node
 from tests.training.toy_run import (
     HORIZON,
@@ -132,16 +132,18 @@ def test_whoever_is_killed_hangs_stops_or_raises_is_replaced_and_training_goes_o
     assert names <= {actor_id((worker, n - 1)) for worker, n in enumerate(starts)}
 
 
-def test_the_replacement_of_a_killed_actor_begins_with_ranges_as_far_as_the_run_has_grown_them(
+def test_the_replacement_of_a_killed_actor_begins_with_ranges_and_levels_that_the_run_has_reached(
     tmp_path, address
 ):
     run, notes = tmp_path / "run", tmp_path / "notes"
     notes.mkdir()
     grown: list[float] = []
+    config = climbing_config("training.runtime.actors=1")
 
     def tell(story: Story) -> Iterator[Callable[[], bool]]:
         yield story.more_updates(1)
-        yield lambda: story.metric("curriculum/mean") > 0.2 and bool(workers("_Actor"))
+        yield lambda: story.metric("curriculum/mean") > 0.2 and story.metric("terrain/mean") > 1.0
+        yield lambda: bool(workers("_Actor"))
         grown.append(story.metric("curriculum/mean"))
         (actor,) = workers("_Actor")
         os.kill(actor, signal.SIGKILL)
@@ -149,7 +151,7 @@ def test_the_replacement_of_a_killed_actor_begins_with_ranges_as_far_as_the_run_
         yield story.more_updates(3)
 
     train(
-        growing_config("training.runtime.actors=1"),
+        config,
         run,
         env_factory=functools.partial(noted_env, notes=notes),
         runtime="ray",
@@ -159,13 +161,26 @@ def test_the_replacement_of_a_killed_actor_begins_with_ranges_as_far_as_the_run_
     first, second = (
         dict(np.load(notes / f"{name}.npz")) for name in ("actor-0", "actor-0-restart-1")
     )
-    assert (first["shares"] == 0.0).all()
-    assert (first["draws"] == first["draws"][0]).all()  # nominal
-    # Before its first step, in all worlds: none of its samples is of the ranges at the beginning.
-    assert second["shares"].mean() >= grown[0]
-    assert (second["draws"] != first["draws"][0]).any(axis=1).all()
-    kept = newest_checkpoint(run / "checkpoints").actor["shared.curriculum.shares"]
-    assert kept.mean() >= second["shares"].mean()
+    assert (first["curriculum.shares"] == 0.0).all() and (first["levels"] == 0).all()
+    assert (first["friction"] == first["friction"][0]).all()  # nominal
+    # Before its first step, in all worlds: none of its samples is of ranges at the beginning.
+    shares = second["curriculum.shares"]
+    assert shares.mean() >= grown[0]
+    assert (second["friction"] != first["friction"][0]).all()
+    kept = newest_checkpoint(run / "checkpoints").actor
+    assert kept["shared.curriculum.shares"].mean() >= shares.mean()
+    # Nor at the beginning of the terrain: of the run's levels it has those of its own numbers.
+    twin = climbing_env(config, (0, 1))
+    twin.shared.follow()
+    twin.shared.load_state_dict({k: v for k, v in second.items() if "." in k})
+    np.testing.assert_array_equal(second["levels"], levels(twin))
+    assert second["levels"].mean() > 0.5
+    tile, level = second["began"].T
+    np.testing.assert_array_equal(level, second["levels"][np.arange(len(tile)), tile])
+    # The newest report in the checkpoint is of its worlds, which went on from there.
+    newest = kept["shared.terrain.worlds"][-1]
+    assert newest.sum(axis=1).tolist() == [len(tile)] * 2
+    assert newest @ np.arange(newest.shape[1]) @ [1, 1] > second["levels"].sum()
 
 
 def test_actors_that_always_fail_end_the_run_with_the_original_traceback(tmp_path, address):

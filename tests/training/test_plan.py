@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from real.errors import ConfigError, FerryError
 from training.load import unread_share
 from training.plan import plan, saturation
 from training.plan_model import Cluster
+from training.plan_weights import Weights
 from training.rates import Rates, gather_rates, measure_rates, read_rates
 from training.run_config import RunConfig, load_run_config
 from training.throttle import Throttle
@@ -41,7 +43,7 @@ def rates(**changes: float) -> Rates:
 
 
 def test_an_update_takes_its_fixed_time_its_share_of_samples_and_its_sum_of_gradients():
-    cluster = Cluster(actors=8, learners=4, fragment=500, per_update=6, capacity=12)
+    cluster = Cluster(actors=8, learners=4, horizon=T, fragment=500, per_update=6, capacity=12)
     given = rates(update_s_per_sample=1e-3, update_fixed_s=0.1, sync_s=0.08)
     # 0.1 + 6 * 500 * 0.001 / 4 + 0.08 * 3 / 4
     assert cluster.update_s(given) == pytest.approx(0.1 + 0.75 + 0.06)
@@ -120,7 +122,9 @@ def test_throughput_grows_up_to_the_saturation_and_no_further(per_update, fixed)
     chosen = ["training.runtime.max_staleness=50", NO_THROTTLE]
     if per_update is not None:
         chosen.append(f"training.runtime.fragments_per_update={per_update}")
-    cluster = Cluster(actors=1, learners=1, fragment=500, per_update=per_update or 1, capacity=8)
+    cluster = Cluster(
+        actors=1, learners=1, horizon=T, fragment=500, per_update=per_update or 1, capacity=8
+    )
     # 4 rollouts take 4 / K s; their update 0.2 s + fixed: K = 20 or 8. Or an update per K rollouts:
     # 1 s = 0.3 s + 0.05 s K: K = 14.
     at = saturation(cluster, given, per_update=per_update)
@@ -151,6 +155,55 @@ def test_weights_that_come_late_make_rollouts_older():
     soon = plan(99, 0, config=config(FOUR), rates=rates(), actors=4)
     assert late.lag["mean"] == pytest.approx(soon.lag["mean"] + 1.0, abs=0.51)
     assert late.samples_per_s == pytest.approx(soon.samples_per_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("every", "late_s", "oldest", "step"),
+    [
+        # Rollouts of ten steps of 0.1 s begin at 0 s, 1 s, ..; weights of the one before come
+        # 0.02 s later, so all but the steps before the first look are of them.
+        (None, 0.0, 1.0, 1.0),
+        (1, 0.0, 1.0, 0.1),
+        (2, 0.0, 1.0, 0.2),
+        (3, 0.0, 1.0, 0.3),
+        (10, 0.0, 1.0, 1.0),
+        # After 0.27 s: seen at 0.4 s, before step 4.
+        (2, 0.25, 1.0, 0.4),
+        # After 1.52 s: a rollout begins with what is two versions old when it is learned from, and
+        # at 0.6 s sees the next: six steps of lag 2, four of lag 1.
+        (2, 1.5, 2.0, 1.6),
+    ],
+)
+def test_weights_that_come_within_a_rollout_make_its_later_steps_fresher(
+    every, late_s, oldest, step
+):
+    word = "null" if every is None else every
+    chosen = config(FOUR, f"training.runtime.refresh_every={word}")
+    found = plan(99, 0, config=chosen, rates=rates(publish_s=late_s), actors=4)
+    assert found.lag["mean"] == oldest  # rollouts are stamped with the version they began with
+    assert found.step_lag == pytest.approx(step)
+    assert found.samples_per_s == pytest.approx(4 * 500, rel=0.02)
+    assert f"of a mean step {step:.2f}" in found.rows()["lag"]
+
+
+def test_the_steps_of_a_rollout_see_what_a_look_at_each_of_them_would():
+    rng, weights = np.random.default_rng(5), Weights(40)
+    times, versions = np.cumsum(rng.exponential(0.1, 60)), np.cumsum(rng.integers(1, 3, 60))
+    for at_s, version in zip(times.tolist(), versions.tolist(), strict=True):
+        weights.come(version, at_s)
+    for steps, every in ((7, 2), (10, 3), (24, 5), (4, 9)):
+        begin_s, end_s = sorted(rng.uniform(times[25], times[-1] + 0.5, 2).tolist())
+        (begin,) = versions[times <= begin_s][-1:].tolist()
+        acting, seen = begin, []
+        for t in range(steps):
+            if t and t % every == 0:
+                acting = versions[times <= begin_s + t * (end_s - begin_s) / steps][-1]
+            seen.append(acting)
+        span = {"begin_s": begin_s, "end_s": end_s, "steps": steps}
+        found = weights.acted(begin, **span, every=every)
+        assert found == (begin, pytest.approx(np.mean(seen)))
+        assert weights.acted(begin, **span, every=None) == (begin, begin)
+    assert weights.recent == versions[-40:].tolist() and weights.newest == versions[-1]
 
 
 def test_the_seed_decides_and_nothing_else():
@@ -235,6 +288,27 @@ def test_in_step_with_the_learner_a_plan_has_no_version_that_nobody_acted_with(m
     plan(99, 0, config=slow, rates=rates(), actors=4, updates=100)
     assert len(loads) >= 5
     assert max(load.unread_share for load in loads[1:]) <= 1 / 19
+
+
+def test_a_throttle_does_not_hold_back_weights_that_are_seen_within_rollouts(monkeypatch):
+    shares = []
+    decide = Throttle.decide
+
+    def noted(self, load):
+        shares.append(load.unread_share)
+        return decide(self, load)
+
+    monkeypatch.setattr(Throttle, "decide", noted)
+    # A version in 0.3 s, and rollouts of 1 s begin in step: most versions begin none ...
+    given = rates(update_s_per_sample=1e-12, update_fixed_s=0.3)
+    for every in ("null", 5):
+        shares.clear()
+        chosen = config(
+            "training.runtime.fragments_per_update=1", f"training.runtime.refresh_every={every}"
+        )
+        plan(99, 0, config=chosen, rates=given, actors=4, updates=200)
+        # ... but where actors look within rollouts, a run does not know who saw them later.
+        assert (max(shares[1:]) > 0.2) == (every == "null")
 
 
 def test_the_lag_that_95_percent_do_not_exceed_is_that_of_a_run():

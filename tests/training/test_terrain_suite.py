@@ -15,7 +15,6 @@ from training.evaluator import _scored
 from training.progress import silent
 from training.scores import NEVER, falls_per_minute, tracking
 from training.suites import SUITES, episode_seeds, selection_suite
-from training.train import train
 from training.trial import Trajectory, Worlds, run_trial
 
 ROBOT = load_robot("a1")
@@ -98,8 +97,3 @@ def test_the_ground_of_the_task_chooses_its_best_checkpoint():
 def test_a_suite_on_terrain_needs_a_task_that_has_one(config):
     with pytest.raises(FerryError, match="suite 'terrain' needs the task's own terrain"):
         Worlds(SUITES["terrain"], ROBOT, config=config, seeds=episode_seeds(0, 1, purpose="report"))
-
-
-def test_levels_that_would_be_lost_with_an_actor_are_refused(tmp_path):
-    with pytest.raises(FerryError, match=r"--set terrain\.curriculum=null for all levels alike"):
-        train(short_config(TERRAIN), tmp_path / "run", runtime="ray")
