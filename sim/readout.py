@@ -7,6 +7,7 @@ to 6 % of a step, this about 2 %.
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -105,7 +106,7 @@ class Readout:
             self._position, self._quat = slice(q, q + 3), slice(q + 3, q + 7)
             self._linear_w, self._gyro = slice(dq, dq + 3), slice(dq + 3, dq + 6)
 
-    def world(self, rows: Ids | None = None, *, failed: Mask) -> WorldState:
+    def world(self, rows: Ids | None = None, *, failed: Mask | None = None) -> WorldState:
         """The state of worlds, in new arrays.
 
         All numbers are parts of one block ``[K, N]``, a row for each number of a world: what is
@@ -114,7 +115,7 @@ class Readout:
 
         Args:
             rows: which; all N if None.
-            failed: ``[N]`` worlds in which MuJoCo raised an error.
+            failed: ``[N]`` worlds in which MuJoCo raised an error; None for none.
         """
         at = slice(None) if rows is None else rows
         motion = self._motion[at]
@@ -125,11 +126,15 @@ class Readout:
             block[self._position] = self._xpos[at, self._base].T
             block[self._quat] = self._xquat[at, self._base].T
             block[self._gyro] = 0.0
-        self._turn(at, block)
-        foot_position, foot_velocity = self._feet(at, block)
-        foot_contact, body_contact = self._touching(at, foot_position[2])
-        with np.errstate(invalid="ignore"):  # a broken time is found below
-            stamp_ns = np.rint(block[0] * 1e9).astype(np.int64)
+        stamp_ns = np.empty(len(motion), dtype=np.int64)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is broken is found at the end
+            self._turn(at, block)
+            foot_position, foot_velocity = self._feet(at, block)
+            foot_contact, body_contact = self._touching(at, foot_position[2])
+            stamp_ns[...] = block[0] * 1e9 + 0.5  # time is positive: this rounds
+            diverged = self._diverged(at, block)
+        if failed is not None:
+            diverged |= failed[at]
         robot = RobotState(
             stamp_ns=stamp_ns,
             q=block[self._q].T,
@@ -147,7 +152,7 @@ class Readout:
             foot_velocity_w=foot_velocity.transpose(2, 1, 0),
             foot_contact=foot_contact,
             body_contact=body_contact,
-            diverged=self._diverged(at, block) | failed[at],
+            diverged=diverged,
             gravity_b=block[self._down].T,
         )
 
@@ -158,15 +163,15 @@ class Readout:
         """
         num = block.shape[1]
         rotation = self._xmat[at, self._turns].T.reshape(3, 3, num)  # [world, base, N]
-        vectors_w = np.zeros((2, 3, num))
+        vectors_w = np.empty((2, 3, num))
         gravity = self.gravity[:, None] if self.gravity.ndim == 1 else self.gravity[at].T
         if self._fixed:
-            np.negative(gravity, out=vectors_w[1])
+            vectors_w[0], vectors_w[1] = 0.0, -gravity
         else:
             first = self._built.base_dof_adr
             vectors_w[0] = block[self._linear_w]
             np.subtract(self.qacc[at, first : first + 3].T, gravity, out=vectors_w[1])
-        np.negative(rotation[2], out=block[self._down])
+        np.multiply(rotation[2], -1.0, out=block[self._down])
         # v_b = R^T v_w of both at once; a sum of three has one order, whatever N is.
         vectors_b = block[self._vectors].reshape(2, 3, num)
         np.add.reduce(rotation * vectors_w[:, :, None], axis=1, out=vectors_b)
@@ -209,14 +214,15 @@ class Readout:
         if not self._foot_is_site:
             height = np.ascontiguousarray(self._geom[at][:, self._foot_geom, 2].T)
         feet = height <= self._foot_radius
-        # No robot has so many feet that a byte could not count them.
-        return feet.T, self._contacts[at] > np.add.reduce(feet.view(np.int8), axis=0)
+        # Counted in floating point, as the rest is: integers would be code of their own.
+        count = np.empty(height.shape)
+        count[...] = feet
+        return feet.T, np.add.reduce(count, axis=0) < self._contacts[at]
 
     def _diverged(self, at: Rows, block: Array) -> Mask:
         """Anything MuJoCo warned of since the reset, or numbers that are not finite."""
         warnings = self._batch.warning[at]
-        with np.errstate(over="ignore", invalid="ignore"):
-            total = float(np.add.reduce(block, axis=None))  # finite only if all its parts are
+        total = float(np.add.reduce(block, axis=None))  # finite only if all its parts are
         if math.isfinite(total) and not np.count_nonzero(warnings):
             return np.zeros(block.shape[1], dtype=bool)
         return warnings[:, :, _NUMBER].any(axis=1) | ~np.isfinite(block).all(axis=0)
@@ -253,7 +259,7 @@ def _alike(built: MujocoModel, sites: Ids, geoms: Ids) -> bool:
 def _stack(start: int, *sizes: int) -> list[slice]:
     """Slices of these sizes, one after the other from ``start`` on."""
     ends = np.cumsum([start, *sizes]).tolist()
-    return [slice(low, high) for low, high in zip(ends, ends[1:], strict=False)]
+    return [slice(low, high) for low, high in itertools.pairwise(ends)]
 
 
 def needs_sensors(built: MujocoModel) -> bool:

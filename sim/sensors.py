@@ -215,14 +215,16 @@ class Sensors:
             before: what was reported before the reset, which stays true of all others.
 
         Returns:
-            New arrays, N robots.
+            N robots, in new arrays or those of ``state``.
         """
         if self._perfect:
             return state
         fresh = self._report(state.of(rows), self._bias[rows] + self._first[rows], rows)
-        merged = {name: value.copy() for name, value in before.reported().items()}
+        merged = before.reported()
         for name, value in merged.items():
-            value[rows] = getattr(fresh, name)
+            if value is not getattr(state, name):  # of which the reset has renewed the rows
+                merged[name] = value.copy()
+                merged[name][rows] = getattr(fresh, name)
         return RobotState(**merged)
 
     def _draw_blocks(self, rows: Ids) -> None:
