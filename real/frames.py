@@ -62,6 +62,35 @@ def multiply(left: ArrayLike, right: ArrayLike) -> Array:
     )
 
 
+#: Rows of (w, x, y, z, -w, -x, -y, -z) that multiply each number of u in (w, x, y, z) (0, u).
+_SMALL_TURN = np.array([[5, 0, 3, 6], [6, 7, 0, 1], [7, 2, 5, 0]])
+
+
+def turn_slightly(quat_wb: Array, turn_b: Array) -> Array:
+    """Attitudes turned by small rotation vectors in the base frame: q (1, e / 2), normalised.
+
+    As :func:`multiply` and :func:`normalize` one after the other, in a quarter of their array
+    operations.
+
+    Args:
+        quat_wb: ``[N, 4]`` wxyz.
+        turn_b: ``[N, 3]`` e [rad].
+
+    Returns:
+        ``[N, 4]``, each number of all N side by side in memory.
+    """
+    q = quat_wb.T
+    signed = np.concatenate([q, -q])
+    # q (1, u) = q + q (0, u), of which three products each are added up.
+    products = signed.take(_SMALL_TURN, axis=0)  # [3, 4, N]
+    products *= (0.5 * turn_b.T)[:, None]
+    out = np.add.reduce(products, axis=0)
+    out += q
+    with np.errstate(invalid="ignore", divide="ignore"):
+        out /= np.sqrt(np.add.reduce(out * out, axis=0))
+    return out.T
+
+
 def rotate(quat_ab: ArrayLike, vector_b: ArrayLike) -> Array:
     """Express vectors of frame ``b`` in frame ``a``; ``[..., 4]``, ``[..., 3] -> [..., 3]``.
 

@@ -84,6 +84,7 @@ class ObservationInput:
         prev_action: ``[N, A]`` clipped action of the previous control step, zero after a reset.
         q_default: ``[J]`` or ``[1, J]`` default pose [rad or m].
         kinematics: of the end effector, or None where no pose is commanded.
+        gravity_b: ``[N, 3]`` direction of gravity in the base frame, where it is known already.
     """
 
     state: RobotState
@@ -91,6 +92,7 @@ class ObservationInput:
     prev_action: Array
     q_default: Array
     kinematics: Kinematics | None = None
+    gravity_b: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,10 @@ class Source:
     doc: str
     dim: Callable[[RobotSpec, int], int]
     read: Callable[[ObservationInput], Array]
+
+
+def _down(x: ObservationInput) -> Array:
+    return projected_gravity(x.state.quat_wb) if x.gravity_b is None else x.gravity_b
 
 
 def _pose_error(x: ObservationInput) -> Array:
@@ -127,7 +133,7 @@ SOURCES: dict[str, Source] = {
         "1",
         "direction of gravity in the base frame",
         lambda r, c: 3,
-        lambda x: projected_gravity(x.state.quat_wb),
+        _down,
     ),
     "command": Source("m/s, rad/s", "the command", lambda r, c: c, lambda x: x.command),
     "pose_error": Source(
@@ -260,6 +266,7 @@ class ObservationBuilder:
         rows: Ids | None = None,
         out: Float32 | None = None,
         commit: bool = True,
+        gravity_b: Array | None = None,
     ) -> Float32:
         """Observe N robots, or some of them.
 
@@ -271,6 +278,8 @@ class ObservationBuilder:
             out: array to fill, ``[N, D]`` float32; a new one if None.
             commit: whether this sample enters the history. ``False`` looks without advancing,
                 which is how the final observation of an episode is built beside the next first.
+            gravity_b: ``[N, 3]`` direction of gravity in the base frame, where it is known better
+                or already; from the attitude if None.
 
         Returns:
             ``[N, D]`` float32.
@@ -279,7 +288,9 @@ class ObservationBuilder:
             raise ValueError("a sample of some robots cannot enter the history of all")
         num = self.num if rows is None else rows.size
         result = np.empty((num, self._dim), dtype=np.float32) if out is None else out
-        inputs = ObservationInput(state, command, prev_action, self._q_default, self._kinematics)
+        inputs = ObservationInput(
+            state, command, prev_action, self._q_default, self._kinematics, gravity_b
+        )
         with np.errstate(over="ignore"):  # what float32 cannot hold is infinite, and clipped
             for term, read, place in self._reads:
                 value = read(inputs)

@@ -81,7 +81,7 @@ class Distribution:
             return nominal * draw
         if self.op == "+":
             return nominal + draw
-        return draw + np.zeros_like(nominal)
+        return draw if draw.shape[-1:] == nominal.shape else draw + np.zeros_like(nominal)
 
     def bounds(self, nominal: Array) -> tuple[Array, Array]:
         """Smallest and largest value that a nominal one can become."""
@@ -152,6 +152,8 @@ class Sampler:
         self.size: int = len(laws)
         self._normal: NDArray[np.intp] = np.flatnonzero([law.kind == "N" for law in laws])
         self._uniform: NDArray[np.intp] = np.flatnonzero([law.kind != "N" for law in laws])
+        every = self._uniform.size == self.size
+        self._uniform_at: slice | NDArray[np.intp] = slice(None) if every else self._uniform
         self._log: NDArray[np.intp] = np.flatnonzero([law.kind == "LogU" for law in laws])
         self._chosen = [(i, np.array(law.options)) for i, law in enumerate(laws) if law.options]
         low = [math.log(law.a) if law.kind == "LogU" else law.a for law in laws]
@@ -172,9 +174,11 @@ class Sampler:
         """``[P]`` numbers, in the order of the distributions."""
         out = np.empty(self.size)
         if self._uniform.size:
-            where = self._uniform
-            out[where] = self._low[where] + self._width[where] * rng.random(where.size)
-            out[self._log] = np.exp(out[self._log])
+            # A slice where all are uniform: faster by far than a list of places.
+            where = self._uniform_at
+            out[where] = self._low[where] + self._width[where] * rng.random(self._uniform.size)
+            if self._log.size:
+                out[self._log] = np.exp(out[self._log])
         for at, options in self._chosen:
             # A uniform number between the ends, as a share of them, says which.
             share = (out[at] - self._low[at]) / (self._width[at] or 1.0)
@@ -183,16 +187,17 @@ class Sampler:
             where = self._normal
             out[where] = self._low[where] + self._spread[where] * _cut_normal(rng, where.size)
         # Rounding may step over an end by one bit, which what was checked at load does not allow.
-        return np.clip(out, self._least, self._most, out=out)
+        return np.minimum(np.maximum(out, self._least, out=out), self._most, out=out)
 
     def normalize(self, draws: Array) -> Array:
         """Draws ``[..., P]`` as numbers in [-1, 1], 0 in the middle of what can be drawn.
 
         LogU is measured in the logarithm.
         """
-        out = draws.copy()
-        out[..., self._log] = np.log(out[..., self._log])
-        return (out - self._middle) / self._half
+        if self._log.size:
+            draws = draws.copy()
+            draws[..., self._log] = np.log(draws[..., self._log])
+        return (draws - self._middle) / self._half
 
 
 def _cut_normal(rng: np.random.Generator, size: int) -> Array:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from real.frames import projected_gravity
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
 from sim.terrain import Terrain
@@ -38,6 +39,8 @@ class WorldState:
         diverged: ``[N]`` whether the engine found this world non-finite or unstable.
         ground_w: ``[N, 1 + F]`` height of the ground below base and feet [m]; None where it is
             level, at zero.
+        gravity_b: ``[N, 3]`` direction of gravity in the base frame, unit length, where the engine
+            has it at hand; else None.
     """
 
     robot: RobotState
@@ -49,12 +52,18 @@ class WorldState:
     body_contact: NDArray[np.bool_]
     diverged: NDArray[np.bool_]
     ground_w: Array | None = None
+    gravity_b: Array | None = None
 
     @property
     def height(self) -> Array:
         """``[N]`` of the base above the ground below it [m]."""
         above = self.position_w[:, 2]
         return above if self.ground_w is None else above - self.ground_w[:, 0]
+
+    @property
+    def down_b(self) -> Array:
+        """``[N, 3]`` direction of gravity in the base frame, unit length."""
+        return projected_gravity(self.robot.quat_wb) if self.gravity_b is None else self.gravity_b
 
     @property
     def foot_over_ground(self) -> Array:

@@ -90,12 +90,12 @@ class Measure:
             clamped: ``[N, A]`` whether limits moved a target; nowhere if None.
         """
         robot = world.robot
-        contact = world.foot_contact
+        contact = world.foot_contact.astype(np.float64)
         air = self.foot_air_s
         # A foot that touches and was in the air has landed; its swing includes this step.
-        lifted = ~contact
-        landed = contact & (air > 0.0)
-        air = air + self._dt * (lifted | landed)
+        lifted = 1.0 - contact
+        landed = contact * (air > 0.0)
+        air = air + self._dt * (lifted + landed)
         ddq = robot.dq - self._dq
         ddq /= self._dt
         measured = self._input(
@@ -106,7 +106,8 @@ class Measure:
             action=action,
             action_1=self.action_1,
             action_2=self._action_2,
-            foot_landed=landed.astype(np.float64),
+            foot_contact=contact,
+            foot_landed=landed,
             foot_air_s=air,
             fallen=fallen,
             clamped=np.zeros(action.shape, dtype=bool) if clamped is None else clamped,
@@ -135,6 +136,7 @@ class Measure:
             action=no_action,
             action_1=no_action,
             action_2=no_action,
+            foot_contact=world.foot_contact.astype(np.float64),
             foot_landed=no_air,
             foot_air_s=no_air,
             fallen=np.zeros(len(command), dtype=bool),
@@ -146,11 +148,11 @@ class Measure:
         self, world: WorldState, *, command: Array, gravity_b: Array, **history: Any
     ) -> RewardInput:
         robot = world.robot
-        vx, vy = world.foot_velocity_w[:, :, 0], world.foot_velocity_w[:, :, 1]
+        across = world.foot_velocity_w[:, :, :2]
         return RewardInput(
             dt=self._dt,
             command=command,
-            moving=(command != 0.0).any(axis=1),
+            moving=np.add.reduce(np.abs(command), axis=1) > 0.0,
             lin_vel_b=world.lin_vel_b,
             ang_vel_b=robot.gyro_b,
             gravity_b=gravity_b,
@@ -164,8 +166,7 @@ class Measure:
             passive_hinges=self._passive_hinges,
             diagonals=self._diagonals,
             foot_position_w=world.foot_over_ground,
-            foot_speed=np.sqrt(vx * vx + vy * vy),
-            foot_contact=world.foot_contact.astype(np.float64),
+            foot_speed=np.sqrt(np.add.reduce(across * across, axis=2)),
             body_contact=world.body_contact,
             **history,
         )

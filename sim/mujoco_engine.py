@@ -106,6 +106,7 @@ class MujocoEngine:
         self.fields: dict[str, Array] = {}
         self.recorder: Recorder | None = None
         self._failed: NDArray[np.bool_] = np.zeros(num, dtype=bool)
+        self._ever_failed = False
         self._readout = Readout(self.built, self.batch)
         self._qpos: Array = self.batch.bind("qpos")
         self._qvel: Array = self.batch.bind("qvel")
@@ -176,7 +177,7 @@ class MujocoEngine:
 
     def _note_failure(self, error: mujoco_batch.SimulationError) -> None:
         # These worlds keep the state before the call, which looks healthy: remember them.
-        self._failed[error.ids] = True
+        self._failed[error.ids] = self._ever_failed = True
         log.warning("physics failed, worlds marked diverged until reset: %s", error)
 
     def add_velocity(self, rows: Ids, lin_w: Array, ang_b: Array) -> None:
@@ -249,7 +250,7 @@ class MujocoEngine:
         return world
 
     def _read(self, rows: Ids | None) -> WorldState:
-        world = self._readout.world(rows, failed=self._failed)
+        world = self._readout.world(rows, failed=self._failed if self._ever_failed else None)
         if self.servos.speed_damping is not None:
             at = self.robot.actuated_ids
             world.robot.tau[:, at] -= self.servos.lost_to_speed(world.robot.dq[:, at], rows)
@@ -293,6 +294,7 @@ class MujocoEngine:
             self.field(name)[...] = values
         self.servos.load_state_dict(_under(state, "servos/"))
         self._failed[...] = state["failed"]
+        self._ever_failed = bool(self._failed.any())
         self.batch.set_const()
         self.batch.state[...] = state["state"]
         self.batch.forward(stage=_STAGE_VEL)

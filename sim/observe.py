@@ -182,7 +182,8 @@ class Observer:
             critic[:, : self.policy_dim] = policy
         else:
             # Built side by side and copied: numpy clips a part of wider rows at half the speed.
-            critic[:, : self.policy_dim] = self._true.build(view.world.robot, *given, **how)
+            true = self._true.build(view.world.robot, *given, **how, gravity_b=view.world.down_b)
+            critic[:, : self.policy_dim] = true
         for name, where in self.critic_slices.items():
             critic[:, where] = PRIVILEGED[name].read(view)
         return {"policy": policy, "critic": critic}

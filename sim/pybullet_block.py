@@ -146,8 +146,9 @@ def _row(parameters: Given, row: int) -> dict[str, NDArray[np.float64]]:
 
 # ------------------------------------------------------------------ states as arrays
 
-#: Of a state, without those of the robot. The ground below it is the engine's to know.
-_ARRAYS = [f.name for f in fields(WorldState) if f.name not in ("robot", "ground_w")]
+#: Of a state, without those of the robot. The ground below it is the engine's to know,
+#: and the direction of gravity follows from the attitude.
+_ARRAYS = [f.name for f in fields(WorldState) if f.name not in ("robot", "ground_w", "gravity_b")]
 
 
 def blank_state(num: int, joints: int, feet: int) -> WorldState:

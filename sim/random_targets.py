@@ -147,12 +147,13 @@ class DriveTarget(Target):
         self._argument = name if ratio else f"{name}_scale"
         self._unit: Array = np.where(self.nominal > 0.0, self.nominal, 1.0)
         self._zero: NDArray[np.bool_] = self.nominal == 0.0
+        self._some_zero = bool(self._zero.any())
 
     def write(self, rows: Ids, values: Array) -> None:
         """Put ``[n, A]`` gains or strengths in force."""
         # The servos keep ratios, so that they also bend the gains of a command.
         scale = values / self._unit
-        if self._zero.any():
+        if self._some_zero:
             bad = self._zero & (values != 0.0).any(axis=0)
             if bad.any():
                 names = [n for n, each in zip(self.labels, bad, strict=True) if each]

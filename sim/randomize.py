@@ -167,7 +167,7 @@ class Randomizer:
         """Draw all terms anew for worlds ``rows``; to be called before they are reset."""
         rngs = [self._rngs[row] for row in rows.tolist()]
         if self._terms:
-            draws = np.stack([self._sampler.draw(rng) for rng in rngs])
+            draws = np.array([self._sampler.draw(rng) for rng in rngs])
             if self.curriculum is not None:
                 self.curriculum.narrow(rows, draws, rngs)
             if self._once.size:

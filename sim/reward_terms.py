@@ -93,17 +93,17 @@ class RewardInput:
 
 def _sum_of_squares(x: Array) -> Array:
     """Sum of squares over the last axis; ``[N, K] -> [N]``."""
-    return np.einsum("nk,nk->n", x, x)
+    return np.add.reduce(x * x, axis=1)
 
 
-def _square_of_xy(x: Array) -> Array:
-    """x^2 + y^2 of ``[N, 3]``; column by column, as numpy is slow at rows of two."""
-    return x[:, 0] ** 2 + x[:, 1] ** 2
+def _square(x: Array) -> Array:
+    """x^2. Not ``**``, which is code of its own: after physics none of it is in the caches."""
+    return x * x
 
 
 def _sum(x: Array) -> Array:
-    """Sum over the last axis; ``[N, K] -> [N]``. Twice as fast as ``x.sum(axis=1)`` for small K."""
-    return np.einsum("nk->n", x)
+    """Sum over the last axis; ``[N, K] -> [N]``. Without the Python of ``x.sum``."""
+    return np.add.reduce(x, axis=1)
 
 
 # ------------------------------------------------------------------ the task
@@ -121,7 +121,7 @@ def track_lin_vel(x: RewardInput, *, sigma: float = 0.25) -> Array:
 
 def track_ang_vel(x: RewardInput, *, sigma: float = 0.25) -> Array:
     """exp(-(wz* - wz)^2 / sigma), sigma in (rad/s)^2. In [0, 1]. Same source."""
-    return np.exp((x.command[:, 2] - x.ang_vel_b[:, 2]) ** 2 / -sigma)
+    return np.exp(_square(x.command[:, 2] - x.ang_vel_b[:, 2]) / -sigma)
 
 
 # ------------------------------------------------------------------ the base
@@ -129,22 +129,22 @@ def track_ang_vel(x: RewardInput, *, sigma: float = 0.25) -> Array:
 
 def lin_vel_z(x: RewardInput) -> Array:
     """Vertical velocity in the base frame, squared: vz^2 [(m/s)^2]."""
-    return x.lin_vel_b[:, 2] ** 2
+    return _square(x.lin_vel_b[:, 2])
 
 
 def ang_vel_xy(x: RewardInput) -> Array:
     """Rolling and pitching: wx^2 + wy^2 [(rad/s)^2]."""
-    return _square_of_xy(x.ang_vel_b)
+    return _sum_of_squares(x.ang_vel_b[:, :2])
 
 
 def orientation(x: RewardInput) -> Array:
     """gx^2 + gy^2 = sin^2 of the tilt [1]."""
-    return _square_of_xy(x.gravity_b)
+    return _sum_of_squares(x.gravity_b[:, :2])
 
 
 def base_height(x: RewardInput, *, target_m: float = 0.28) -> Array:
     """(height - target)^2 [m^2]."""
-    return (x.height - target_m) ** 2
+    return _square(x.height - target_m)
 
 
 # ------------------------------------------------------------------ the joints
@@ -248,12 +248,12 @@ def feet_air_time(x: RewardInput, *, threshold_s: float = 0.2, longest_s: float 
     After Rudin et al. 2022; the upper bound keeps a leg from being held up for the bonus.
     """
     swing = np.minimum(x.foot_air_s, longest_s) - threshold_s
-    return np.einsum("nf,nf->n", swing, x.foot_landed) * x.moving
+    return _sum(swing * x.foot_landed) * x.moving
 
 
 def foot_slip(x: RewardInput) -> Array:
     """Sum over feet on the ground of their horizontal speed, squared [(m/s)^2]."""
-    return np.einsum("nf,nf,nf->n", x.foot_speed, x.foot_speed, x.foot_contact)
+    return _sum(_square(x.foot_speed) * x.foot_contact)
 
 
 def foot_clearance(x: RewardInput, *, target_m: float = 0.08) -> Array:
@@ -264,7 +264,7 @@ def foot_clearance(x: RewardInput, *, target_m: float = 0.08) -> Array:
     """
     swing = x.foot_speed * (1.0 - x.foot_contact)
     error = x.foot_position_w[:, :, 2] - target_m
-    return np.einsum("nf,nf,nf->n", error, error, swing) * x.moving
+    return _sum(_square(error) * swing) * x.moving
 
 
 def trot(x: RewardInput) -> Array:

@@ -120,7 +120,7 @@ class RewardTable:
         for row, (term, params) in enumerate(self._terms):
             rows[row] = term(x, **params)
         rows *= self._factors[:, None]
-        if diverged.any():
+        if np.count_nonzero(diverged):
             self.void(parts, diverged)
         return parts
 

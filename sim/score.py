@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
-from real.frames import projected_gravity
 from real.signals import RobotState
 from sim.engine import WorldState
 from sim.measure import Measure
 from sim.rewards import RewardTable
 from sim.state import State
-from sim.terminations import Conditions, Terminations, finite_rows
+from sim.terminations import Conditions, Terminations, all_finite, finite_rows
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -59,8 +60,10 @@ class Scorer:
         """
         # Broken numbers are expected here and are found below, so they need no warnings.
         with np.errstate(over="ignore", invalid="ignore"):
-            gravity_b = projected_gravity(world.robot.quat_wb)
-            diverged = world.diverged | ~finite_rows(world, sensed)
+            gravity_b = world.down_b
+            diverged = world.diverged
+            if not all_finite(world, sensed):
+                diverged = diverged | ~finite_rows(world, sensed)
             conditions = self.terminations.check(
                 gravity_b,
                 world.height,
@@ -77,8 +80,10 @@ class Scorer:
                 clamped=clamped,
             )
             parts = self.rewards.compute(measured, diverged)
-            broken = ~np.isfinite(parts.sum(axis=0))
-        if broken.any():
+            rewards = np.add.reduce(parts, axis=0)
+            total = float(np.add.reduce(rewards))  # finite only if all its parts are
+        if not math.isfinite(total):
+            broken = ~np.isfinite(rewards)
             self.rewards.void(parts, broken)
             conditions = conditions.with_diverged(broken)
         return parts, conditions

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from real.config import Config, parse_config
 from real.errors import ConfigError, FerryError
-from real.frames import multiply, normalize, rotate_inverse
+from real.frames import multiply, normalize, rotate_inverse, turn_slightly
 from real.signals import RobotState
 from sim.engine import Array, Ids
 from sim.transport import Transport
@@ -154,14 +154,17 @@ class Sensors:
         self._frame_max = 0.0 if config is None else config.imu_frame
         self._frame: Array = np.tile([1.0, 0.0, 0.0, 0.0], (num, 1))
         self._perfect = not self._columns and not self._frame_max
+        # Of what has errors: a quaternion has one number more than its errors.
+        self._width = len(std) + ("orientation" in self._columns)
         self._std: Array = np.array(std)
         self._bias_max: Array = np.array(bias)
-        self._bias: Array = np.zeros((num, len(std)))
+        self._bias: Array = np.zeros((num, len(std)), order="F")
         self._first: Array = np.zeros((num, len(std)))
         self._noise: NDArray[np.float32] = np.zeros((num, BLOCK, len(std)), dtype=np.float32)
         # How much of its block a world has used up. Every episode begins a new one, so that its
         # noise follows from where the generator stood, whatever the other worlds do.
         self._next: NDArray[np.intp] = np.full(num, BLOCK)
+        self._soonest = 0  # control steps before the first world has used up its block
         self._everyone: Ids = np.arange(num)
         self._blocks: Ids = BLOCK * self._everyone  # where each world's block begins
 
@@ -178,6 +181,7 @@ class Sensors:
                 half = 0.5 * self._frame_max * rng.uniform(-1.0, 1.0, 3)
                 self._frame[row] = normalize(np.concatenate([[1.0], half])[None])[0]
         self._next[rows] = BLOCK
+        self._soonest = 0
         if self._transport is not None:
             self._transport.reset(rows)
 
@@ -189,14 +193,17 @@ class Sensors:
         """
         if self._perfect:
             return state
-        used_up = np.flatnonzero(self._next == BLOCK)
-        if used_up.size:
-            self._draw_blocks(used_up)
+        if self._soonest == 0:
+            self._draw_blocks(np.flatnonzero(self._next == BLOCK))
+            self._soonest = BLOCK - int(self._next.max())
         # One row of each world's block: a flat take is twice as fast as two lists of indices.
         flat = self._noise.reshape(BLOCK * self._next.size, self._std.size)
         now = flat.take(self._blocks + self._next, axis=0)
-        errors = self._bias + now
+        errors = np.empty(self._bias.shape, order="F")  # as signals are summed up
+        errors[...] = now
+        errors += self._bias
         self._next += 1
+        self._soonest -= 1
         return self._report(state, errors, self._everyone)
 
     def sense_rows(self, state: RobotState, rows: Ids, before: RobotState) -> RobotState:
@@ -208,20 +215,24 @@ class Sensors:
             before: what was reported before the reset, which stays true of all others.
 
         Returns:
-            New arrays, N robots.
+            N robots, in new arrays or those of ``state``.
         """
         if self._perfect:
             return state
         fresh = self._report(state.of(rows), self._bias[rows] + self._first[rows], rows)
-        merged = {name: value.copy() for name, value in before.reported().items()}
+        merged = before.reported()
         for name, value in merged.items():
-            value[rows] = getattr(fresh, name)
+            if value is not getattr(state, name):  # of which the reset has renewed the rows
+                merged[name] = value.copy()
+                merged[name][rows] = getattr(fresh, name)
         return RobotState(**merged)
 
     def _draw_blocks(self, rows: Ids) -> None:
+        std = self._std.astype(np.float32)
         for row in rows.tolist():
-            self._rngs[row].standard_normal(out=self._noise[row], dtype=np.float32)
-        self._noise[rows] *= self._std.astype(np.float32)
+            noise = self._noise[row]
+            self._rngs[row].standard_normal(out=noise, dtype=np.float32)
+            noise *= std
         self._next[rows] = 0
 
     def _report(self, state: RobotState, errors: Array, rows: Ids) -> RobotState:
@@ -239,19 +250,20 @@ class Sensors:
         return state if self._transport is None else self._transport.pass_on(state, rows)
 
     def _disturb(self, state: RobotState, errors: Array) -> RobotState:
-        """Signals of n robots with errors ``[n, K]`` added."""
-        changed: dict[str, Array] = {}
+        """Signals of n robots with errors ``[n, K]`` added, all in one block of memory."""
+        changed = vars(state).copy()
+        block, start = np.empty((self._width, len(errors))), 0
         for name, where in self._columns.items():
-            error = errors[:, where]
+            field, error = _FIELDS[name], errors[:, where]
+            true: Array = changed[field]
+            out = block[start : start + true.shape[1]].T
+            start += true.shape[1]
             if name == "orientation":
-                # A small turn by the vector e, in the base frame: q (1, e / 2), normalised.
-                turn = np.ones((len(error), 4))
-                np.multiply(error, 0.5, out=turn[:, 1:])
-                changed["quat_wb"] = normalize(multiply(state.quat_wb, turn))
+                out[...] = turn_slightly(true, error)
             else:
-                field = _FIELDS[name]
-                changed[field] = getattr(state, field) + error
-        return replace(state, **changed)
+                np.add(true, error, out=out)
+            changed[field] = out
+        return RobotState(**changed)
 
     def state_dict(self) -> State:
         """Errors drawn in advance, and biases, copied. Generators are saved by their owner."""
@@ -283,6 +295,7 @@ class Sensors:
         self._first[...] = state["first"]
         self._noise[...] = state["noise"]
         self._next[...] = state["next"]
+        self._soonest = 0
         if self._frame_max:
             self._frame[...] = state["frame"]
         if self._transport is not None:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from real.frames import projected_gravity
 from real.kinematics import Kinematics
 from real.signals import RobotState
 from real.spec import RobotSpec
@@ -62,7 +61,7 @@ class ShapedScorer(Scorer):
         seen = self.measure.at_rest(
             world,
             command=self._commands.value,
-            gravity_b=projected_gravity(world.robot.quat_wb),
+            gravity_b=world.down_b,
         )
         out = np.zeros(self._num)
         for term, weight, params in self._terms:

@@ -12,7 +12,7 @@ from real.domain import DomainSample
 from real.errors import FerryError
 from real.spec import RobotSpec
 from sim.engine import Array, Ids, InitialState, WorldState
-from sim.task import StartConfig, draw_start
+from sim.task import StartConfig, draw_start, position_limits
 from sim.terrain import FOOTPRINT_M, Terrain
 from sim.terrain_levels import NAME, SIZE, Levels
 
@@ -43,6 +43,7 @@ class Starts:
     ) -> None:
         self._config, self._robot, self._rngs = config, robot, rngs
         self._terrain = terrain
+        self._limits = position_limits(robot)
         self.levels: Levels | None = None if terrain is None else Levels(terrain, rngs)
 
     def draw(self, rows: Ids, again: Mapping[int, DomainSample] | None = None) -> InitialState:
@@ -63,9 +64,9 @@ class Starts:
         if self._terrain is None or self.levels is None:
             if any(NAME in sample.values for sample in again.values()):
                 raise FerryError("the sample is of a task on terrain; this one is on a plane")
-            return draw_start(self._config, self._robot, rngs)
+            return draw_start(self._config, self._robot, rngs, limits=self._limits)
         self.levels.draw(rows, again)
-        start = draw_start(self._config, self._robot, rngs)
+        start = draw_start(self._config, self._robot, rngs, limits=self._limits)
         xy = self.levels.centre()[rows] + self.levels.place[rows, 2:]
         height = self._terrain.field.highest(xy, within_m=FOOTPRINT_M)
         position = start.position_w + np.concatenate([xy, height[:, None]], axis=1)

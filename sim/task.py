@@ -284,8 +284,17 @@ def action_spec(config: EnvConfig, robot: RobotSpec) -> ActionSpec:
 # ------------------------------------------------------------------ where an episode starts
 
 
+def position_limits(robot: RobotSpec) -> Array:
+    """Low and high ``[2, J]`` [rad or m], NaN where a joint has none."""
+    return np.array([[j.q_min for j in robot.joints], [j.q_max for j in robot.joints]])
+
+
 def draw_start(
-    config: StartConfig, robot: RobotSpec, rngs: Sequence[np.random.Generator]
+    config: StartConfig,
+    robot: RobotSpec,
+    rngs: Sequence[np.random.Generator],
+    *,
+    limits: Array | None = None,
 ) -> InitialState:
     """Initial states of n worlds about the default pose.
 
@@ -296,15 +305,15 @@ def draw_start(
         config: spread.
         robot: default pose and limits.
         rngs: one generator for each of the n worlds.
+        limits: the robot's :func:`position_limits`, where they are known already.
     """
     joints = len(robot.joints)
     # One call per world: joint positions, joint velocities, yaw, linear, angular; all in [-1, 1).
-    draw = np.stack([rng.uniform(-1.0, 1.0, 2 * joints + 7) for rng in rngs])
+    draw = np.array([rng.uniform(-1.0, 1.0, 2 * joints + 7) for rng in rngs])
     q, dq, base = draw[:, :joints], draw[:, joints : 2 * joints], draw[:, 2 * joints :]
     start = InitialState.default(robot, len(rngs))
     # A joint without a limit (NaN) is never outside it: fmax and fmin pass over NaN.
-    low = np.array([joint.q_min for joint in robot.joints])
-    high = np.array([joint.q_max for joint in robot.joints])
+    low, high = position_limits(robot) if limits is None else limits
     half = 0.5 * config.yaw * base[:, 0]
     start.quat_wb[:, 0], start.quat_wb[:, 3] = np.cos(half), np.sin(half)
     start.position_w[:, 2] += config.lift

@@ -83,6 +83,37 @@ class Conditions:
         return replace(self, diverged=self.diverged | more, terminated=self.terminated | more)
 
 
+def _numbers(world: WorldState, sensed: RobotState) -> list[Array]:
+    """Every number that rewards, critic or policy read."""
+    robot = world.robot
+    parts = [world.position_w, world.lin_vel_b, world.foot_position_w, world.foot_velocity_w]
+    parts += [robot.q, robot.dq, robot.tau, robot.quat_wb, robot.gyro_b, robot.acc_b]
+    if sensed is not robot:
+        parts += [sensed.q, sensed.dq, sensed.tau, sensed.quat_wb, sensed.gyro_b, sensed.acc_b]
+    return parts
+
+
+def all_finite(world: WorldState, sensed: RobotState) -> bool:
+    """Whether every number of every world is finite: one look at the whole.
+
+    A sum is not finite as soon as one of its terms is not, so False may also mean that the sum
+    was too large; :func:`finite_rows` knows.
+
+    Args:
+        world: the true state.
+        sensed: what the sensors made of it.
+    """
+    # Most are parts of one block of memory, or passed on by sensors: each block is added up once.
+    wholes = {
+        id(whole): whole
+        for part in _numbers(world, sensed)
+        for whole in (part.base if type(part.base) is np.ndarray else part,)
+    }
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = sum([float(np.add.reduce(whole, axis=None)) for whole in wholes.values()])
+    return math.isfinite(total)
+
+
 def finite_rows(world: WorldState, sensed: RobotState) -> Mask:
     """``[N]`` whether every number that rewards, critic or policy read of a world is finite.
 
@@ -91,20 +122,8 @@ def finite_rows(world: WorldState, sensed: RobotState) -> Mask:
         sensed: what the sensors made of it.
     """
     num = world.position_w.shape[0]
-    robots = (world.robot,) if sensed is world.robot else (world.robot, sensed)
-    parts = [world.position_w, world.lin_vel_b, world.foot_position_w, world.foot_velocity_w]
-    for robot in robots:
-        parts += [robot.q, robot.dq, robot.tau, robot.quat_wb, robot.gyro_b, robot.acc_b]
-    # Sensors pass on what they do not change: one look at it is enough.
-    parts = list({id(part): part for part in parts}.values())
-    # A sum is not finite as soon as one of its terms is not: one fast look at all worlds, and a
-    # closer one, world by world, only if it finds something.
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = sum([float(np.add.reduce(part, axis=None)) for part in parts])
-    if math.isfinite(total):
-        return np.ones(num, dtype=bool)
     good = np.ones(num, dtype=bool)
-    for part in parts:
+    for part in _numbers(world, sensed):
         good &= np.isfinite(part).reshape(num, -1).all(axis=1)
     return good
 
@@ -218,13 +237,12 @@ class Terminations:
             self._low_steps += 1
             self._low_steps *= low  # counts from zero again where it is not low
             fallen |= self._low_steps >= self._patience
+        terminated = diverged | fallen if self.config.fall.enabled else diverged.copy()
         away = self._nobody
         if self.config.joints:
             low, high = self._bounds
             away = strayed(q, low=low, high=high)
-        terminated = diverged | away
-        if self.config.fall.enabled:
-            terminated |= fallen
+            terminated |= away
         if self.config.body_contact.enabled:
             terminated |= body_contact
         return Conditions(

@@ -111,3 +111,15 @@ def test_normalize_gives_unit_length_and_refuses_to_invent_an_orientation() -> N
 def test_single_robot_and_extra_axes_broadcast(function) -> None:
     batched = function(QUATS.reshape(5, 10, 4))
     np.testing.assert_array_equal(batched[2, 3], function(QUATS[23]))
+
+
+def test_a_slight_turn_is_the_product_of_its_parts_normalised() -> None:
+    rng = np.random.default_rng(4)
+    quat = frames.normalize(rng.normal(size=(5, 4)))
+    turn = rng.normal(0.0, 0.2, (5, 3))
+    small = np.concatenate([np.ones((5, 1)), 0.5 * turn], axis=1)
+    expected = frames.normalize(frames.multiply(quat, small))
+    np.testing.assert_allclose(frames.turn_slightly(quat, turn), expected, atol=1e-15)
+    # One robot gets bit for bit what it gets among others.
+    alone = [frames.turn_slightly(quat[[i]], turn[[i]])[0] for i in range(5)]
+    np.testing.assert_array_equal(alone, frames.turn_slightly(quat, turn))

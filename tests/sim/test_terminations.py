@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from sim.terminations import (
     FallConfig,
     TerminationConfig,
     Terminations,
+    all_finite,
     finite_rows,
     tilted,
     too_low,
@@ -191,3 +194,17 @@ def test_every_bound_counts_and_without_bounds_nothing_strays() -> None:
 def test_a_bound_for_a_joint_that_is_not_there_names_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"no joint 'poel'.*did you mean 'pole'.*rail, pole"):
         make(TerminationConfig(joints={"poel": 0.3}))
+
+
+def test_one_look_at_all_worlds_finds_what_a_look_at_each_finds() -> None:
+    true = world()
+    assert all_finite(true, true.robot)
+    assert all_finite(true, replace(true.robot, q=true.robot.q.copy()))
+    for broken in (np.nan, np.inf, -np.inf):
+        # A part of a block of memory, as MuJoCo's states are, and an array of its own.
+        block = np.zeros((3, len(true.diverged)))
+        block[1, 2] = broken
+        seen = replace(world(), lin_vel_b=block.T)
+        assert not all_finite(seen, seen.robot)
+        np.testing.assert_array_equal(finite_rows(seen, seen.robot), [True, True, False, True])
+        assert not all_finite(true, replace(true.robot, tau=np.full((4, 1), broken)))

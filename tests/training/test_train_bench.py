@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -66,6 +69,24 @@ def test_a_peer_that_is_missing_is_said_and_others_are_run(monkeypatch) -> None:
     assert times.as_json()["pybullet_over_mujoco"] == pytest.approx(0.75)
 
 
+def test_the_ant_bench_tells_physics_from_the_rest_and_counts_the_time_of_processes() -> None:
+    ours = ant_bench.CONTENDERS["ours"](3, 1)
+    actions = np.full((3, 8), 0.5)
+    before = ours.cpu_s()
+    ours.step(actions)
+    assert ours.physics is not None
+    assert 0.0 < ours.physics.cpu_s <= ours.cpu_s() - before
+
+    burn = "import sys\nfor _ in range(10**6): pass\nprint('done', flush=True)\nsys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", burn], stdin=pipe, stdout=pipe) as busy:
+        assert busy.stdout is not None and busy.stdin is not None
+        assert busy.stdout.readline() == b"done\n"
+        own = ant_bench._cpu_with([])
+        assert ant_bench._cpu_with([busy.pid]) >= own + 0.01
+        busy.stdin.close()
+
+
 def test_the_ant_bench_has_null_and_a_word_for_what_is_not_installed(monkeypatch) -> None:
     def ours(worlds: int, threads: int) -> Contender:
         return Contender(worlds, lambda actions: np.zeros(len(actions)), lambda: None, "4")
@@ -78,5 +99,6 @@ def test_the_ant_bench_has_null_and_a_word_for_what_is_not_installed(monkeypatch
     found = bench_ant(worlds=2, threads=1, seconds=0.0)
     assert found["ant"]["ours"] > 0.0
     assert found["ant"]["envpool"] is found["ant"]["gymnasium_async"] is None
+    assert found["ant_cpu_ratio"] == found["ant_bound"] == dict.fromkeys(found["ant_ratio"])
     assert "pip install 'ferry[peers]'" in found["ant_missing"]["envpool"]
     assert flat_rows(found)["ant_mujoco ours"] == "4"
