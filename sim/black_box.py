@@ -194,7 +194,7 @@ def retire(engine: Engine, diverged: Mask, view: View, randomizer: Randomizer) -
         view: what was true, sensed and wanted after the step.
         randomizer: knows what they drew for their episodes.
     """
-    if not diverged.any() or not isinstance(engine, MujocoEngine):
+    if not np.count_nonzero(diverged) or not isinstance(engine, MujocoEngine):
         return
     if isinstance(engine.recorder, BlackBox):
         engine.recorder.write(diverged, view, randomizer)

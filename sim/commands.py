@@ -198,9 +198,9 @@ class VelocityCommands:
     def step(self) -> None:
         """Advance one control step; commands whose time is over are drawn again."""
         self._steps_left -= 1
-        due = np.flatnonzero(self._steps_left <= 0)
-        if due.size:
-            self.reset(due)
+        over = self._steps_left <= 0
+        if np.count_nonzero(over):
+            self.reset(np.flatnonzero(over))
 
     def state_dict(self) -> dict[str, NDArray[np.generic]]:
         """Commands and timers, copied. The generators are saved by their owner."""

@@ -66,8 +66,9 @@ class Pushes:
         Args:
             rngs: generators of all N worlds.
         """
-        due = np.flatnonzero(self._left == 0)
-        if due.size:
+        now = self._left == 0
+        if np.count_nonzero(now):
+            due = np.flatnonzero(now)
             velocity = np.zeros((due.size, 3))
             for push, row in zip(velocity, due.tolist(), strict=True):
                 push[:2] = self._velocity.draw(rngs[row])
