@@ -21,7 +21,7 @@ EXTRAS: Mapping[str, str] = {
     "train": "torch mujoco onnx gymnasium safetensors tensorboard scipy matplotlib PIL",
     "pybullet": "pybullet pybullet_data",
     "ros": "rclpy builtin_interfaces diagnostic_msgs geometry_msgs nav_msgs rosgraph_msgs "
-    "sensor_msgs std_msgs std_srvs",
+    "sensor_msgs std_msgs std_srvs trajectory_msgs",
     "cluster": "ray",
 }
 

@@ -13,7 +13,9 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("rclpy")
+from tests.extras import reason
+
+pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 from geometry_msgs.msg import Twist, TwistStamped
 from sensor_msgs.msg import JointState
@@ -41,7 +43,7 @@ from tests.deploy.ros_probe import (
 )
 from tests.deploy.stand_bundle import other_gain, stand_contract, write_bundle
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 
 #: What robot_node says where the middleware notices first that safety_node is gone.
 UNCOMMANDED = "nobody publishes /joint_command any more"

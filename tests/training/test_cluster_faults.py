@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+from tests.extras import reason
+
+pytest.importorskip("ray", reason=reason("ray"))
 
 from tests.training.growing_run import growing_config, noted_env
 from tests.training.ray_nodes import await_nodes, kill_all, node
