@@ -5,10 +5,13 @@ BIN := $(VENV)/bin
 # Touched when the environment is complete; older than either file, it is brought up to date.
 INSTALLED := $(VENV)/.installed
 EXTRAS := train,pybullet,ros,cluster,notebooks,dev
-ALONE := not ros and not ray and not gpu
-QUICK := not slow and $(ALONE)
+INSIDE := not ros and not ray and not gpu
+QUICK := not slow and $(INSIDE)
 # Two processes, each with whole test files or classes, which share what is costly to make.
 PARALLEL := -n 2 --dist loadscope
+# Tests that start a cluster or a ROS 2 graph and wait for it most of the time run beside each other,
+# those of clusters all in one process; other graphs want nobody beside them.
+BESIDE := ray or patient
 TWICE := --reruns 1 -r fERs
 
 .DEFAULT_GOAL := help
@@ -23,13 +26,14 @@ demo: $(INSTALLED) ## Train A1, export the policy, walk it in PyBullet over ROS 
 check: static ## The fast part of the tests, for every commit (under 90 s)
 	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL)
 
-# Tests that start ROS 2 graphs or a cluster want the machine to themselves. Real processes kill and
-# wait for each other in many tests, and a shared machine may hold one up: such a test fails if it
-# fails twice, and one that needed the second time is named at the end. Both parts always run.
+# Real processes kill and wait for each other in many tests, and a shared machine may hold one up:
+# such a test fails if it fails twice, and one that needed the second time is named at the end. All
+# three parts always run.
 test: static ## Everything: lint, types, import contracts, the whole test suite
 	@status=0; \
-	$(BIN)/pytest -q -m "$(ALONE)" $(PARALLEL) $(TWICE) || status=$$?; \
-	$(BIN)/pytest -q -m "not ($(ALONE))" $(TWICE) || status=$$?; \
+	$(BIN)/pytest -q -m "$(INSIDE)" $(PARALLEL) $(TWICE) || status=$$?; \
+	$(BIN)/pytest -q -m "$(BESIDE)" -n 2 --dist loadgroup $(TWICE) || status=$$?; \
+	$(BIN)/pytest -q -m "not ($(INSIDE)) and not ($(BESIDE))" $(TWICE) || status=$$?; \
 	exit $$status
 
 static: $(INSTALLED)

@@ -15,11 +15,11 @@ from rich.logging import RichHandler
 from deploy import bench_cli, bundle_cli
 from deploy.console import (
     FrontDoor,
+    JsonFile,
     Overrides,
     commands_of,
     print_grid,
     print_table,
-    writable,
     write_json,
 )
 from ferry_robot import app as robot_app
@@ -43,13 +43,6 @@ app.add_typer(bench_app, name="bench")
 bundle_cli.register(app)
 bench_cli.register_rehearse(app)
 app.add_typer(robot_app, name="robot")
-
-JsonFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--json", metavar="FILE", help="Also write the numbers; - is stdout.", callback=writable
-    ),
-]
 
 
 @app.callback()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.console import print_grid, print_table, writable, write_json
+from deploy.console import JsonFile, print_grid, print_table, write_json
 
 app = typer.Typer(
     no_args_is_help=True, help="Bring your own robot. Example: `ferry robot check a1`"
@@ -42,12 +42,7 @@ def new(
 @app.command()
 def check(
     robot: Annotated[str, typer.Argument(help="A robot file or shipped name, e.g. a1.")],
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Also write the numbers; - is stdout.", callback=writable
-        ),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Show what both engines make of a robot file, and what is missing; exit 2 if it cannot run.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.console import print_grid, print_table, writable, write_json
+from deploy.console import AsJson, JsonFile, print_grid, print_table, write_json
 
 
 def register(bench: typer.Typer) -> None:
@@ -22,7 +22,7 @@ def register_rehearse(app: typer.Typer) -> None:
 
 
 def bench_deploy(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    as_json: AsJson = False,
     seconds: Annotated[
         float, typer.Option(min=1.0, help="Length of each run: at 50 Hz, then at 200 Hz.")
     ] = 30.0,
@@ -52,12 +52,7 @@ def rehearse(
     loss: Annotated[str, typer.Option(help="Share of messages lost, e.g. 1%.")] = "0%",
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of each run.")] = 20.0,
     seed: Annotated[int, typer.Option(min=0, help="Of delays and losses.")] = 0,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Also write the numbers; - is stdout.", callback=writable
-        ),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Run the ROS 2 nodes in lock-step with a simulator: compared, then with faults injected.
 

@@ -21,14 +21,47 @@ EXTRAS: Mapping[str, str] = {
     "train": "torch mujoco onnx gymnasium safetensors tensorboard scipy matplotlib PIL",
     "pybullet": "pybullet pybullet_data",
     "ros": "rclpy builtin_interfaces diagnostic_msgs geometry_msgs nav_msgs rosgraph_msgs "
-    "sensor_msgs std_msgs std_srvs",
+    "sensor_msgs std_msgs std_srvs trajectory_msgs",
     "cluster": "ray",
 }
+
+
+def writable(file: Path | None) -> Path | None:
+    """Refuse a file that cannot be written, before any work is done for it."""
+    if file is None or file == Path("-"):
+        return file
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        existed = file.exists()
+        with file.open("a"):
+            pass
+        if not existed:
+            file.unlink()
+    except OSError as error:
+        raise _cannot_write(file, error) from error
+    return file
+
+
+def _cannot_write(file: Path, error: OSError) -> FerryError:
+    return FerryError(
+        f"cannot write {file}: {error.strerror or error}; give --json a file in a folder you may "
+        "write to, or - for stdout"
+    )
+
 
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=C", help="Replace one value of the config; repeatable."),
 ]
+#: Numbers beside the table, for programs.
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json", metavar="FILE", help="Also write the numbers; - is stdout.", callback=writable
+    ),
+]
+#: Numbers in place of the table.
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 class FrontDoor(TyperGroup):
@@ -89,29 +122,6 @@ def missing_package(package: str) -> str | None:
     return None
 
 
-def writable(file: Path | None) -> Path | None:
-    """Refuse a file that cannot be written, before any work is done for it."""
-    if file is None or file == Path("-"):
-        return file
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        existed = file.exists()
-        with file.open("a"):
-            pass
-        if not existed:
-            file.unlink()
-    except OSError as error:
-        raise _cannot_write(file, error) from error
-    return file
-
-
-def _cannot_write(file: Path, error: OSError) -> FerryError:
-    return FerryError(
-        f"cannot write {file}: {error.strerror or error}; give --json a file in a folder you may "
-        "write to, or - for stdout"
-    )
-
-
 def print_grid(
     title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, to_stderr: bool = False
 ) -> None:
@@ -132,6 +142,11 @@ def print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False)
     for name, value in rows.items():
         table.add_row(name, value)
     Console(stderr=to_stderr).print(table)
+
+
+def stdout_if(as_json: bool) -> Path | None:
+    """The file of :func:`write_json` where numbers stand in place of the table."""
+    return Path("-") if as_json else None
 
 
 def write_json(data: Mapping[str, Any], file: Path | None) -> bool:

@@ -7,14 +7,12 @@ describes, so that they cannot differ.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import sys
-import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from deploy.graph_environment import graph_environment
 from deploy.parameters import read_parameter_file
 from real.errors import FerryError, nearest
 
@@ -36,10 +34,6 @@ SIMULATION_PERIODS = 10.0
 #: Set by the supervisor: nodes then write one JSON line per event on standard output, and stop
 #: when their standard input ends.
 STATUS_ENV = "FERRY_STATUS"
-
-#: Highest domain id whose ports lie below Linux's ephemeral range: 7400 + 250 * 101 = 32650
-#: (OMG DDSI-RTPS 2.5, section 9.6.2.3; ip_local_port_range starts at 32768).
-HIGHEST_DOMAIN = 101
 
 
 @dataclass(frozen=True)
@@ -191,39 +185,59 @@ def graph(
     unasked = _unasked(twist_stamped, publish_clock, watchdog_periods)
     if watchdog_periods is None and robot.simulated:
         watchdog_periods = SIMULATION_PERIODS
+    checked = _checked(bundle, bundle_sha256, trusted_keys, minimum_score)
     nodes: list[NodeSpec] = []
     if schedule is not None:
         nodes.append(
             _operator(schedule, repeat, arm_timeout_s, twist_stamped=twist_stamped, report=report)
         )
-    checked = _checked(bundle, bundle_sha256, trusted_keys, minimum_score)
     policy: dict[str, Parameter] = {**checked, "twist_stamped": twist_stamped}
-    nodes.append(NodeSpec("policy_node", "deploy.policy_node", policy))
-    safety: dict[str, Parameter] = dict(checked)
-    if safety_settings is not None:
-        safety["safety_settings"] = str(safety_settings.absolute())
-    driver: dict[str, Parameter] = {
+    nodes += [
+        NodeSpec("policy_node", "deploy.policy_node", policy),
+        _safety(checked, safety_settings, watchdog_periods),
+        _driver(robot, robot_name, watchdog_periods, publish_clock=publish_clock),
+    ]
+    if record is not None:
+        nodes.append(_recorder(record, metadata or {}, twist_stamped=twist_stamped))
+    return Graph(
+        nodes=tuple(nodes if params is None else _with_file(nodes, params, unasked)),
+        environment=graph_environment(simulated=robot.simulated, domain_id=domain_id),
+        simulated=robot.simulated,
+    )
+
+
+def _safety(
+    checked: Mapping[str, Parameter], settings: Path | None, periods: float | None
+) -> NodeSpec:
+    parameters = dict(checked)
+    if settings is not None:
+        parameters["safety_settings"] = str(settings.absolute())
+    if periods is not None:
+        parameters["watchdog_periods"] = periods
+    return NodeSpec("safety_node", "deploy.safety_node", parameters)
+
+
+def _driver(
+    robot: RobotChoice, robot_name: str, periods: float | None, *, publish_clock: bool
+) -> NodeSpec:
+    parameters: dict[str, Parameter] = {
         "robot": robot_name,
         "plugin": robot.plugin,
         "plugin_options": json.dumps(dict(robot.options)),
         "publish_clock": publish_clock,
     }
-    if watchdog_periods is not None:
-        safety["watchdog_periods"] = driver["command_timeout_periods"] = watchdog_periods
-    nodes.append(NodeSpec("safety_node", "deploy.safety_node", safety))
-    nodes.append(NodeSpec("robot_node", "deploy.robot_node", driver))
-    if record is not None:
-        recorder: dict[str, Parameter] = {
-            "path": str(record.absolute()),
-            "twist_stamped": twist_stamped,
-            "metadata": json.dumps(dict(metadata or {})),
-        }
-        nodes.append(NodeSpec("recorder_node", "deploy.recorder_node", recorder))
-    return Graph(
-        nodes=tuple(nodes if params is None else _with_file(nodes, params, unasked)),
-        environment=_environment(simulated=robot.simulated, domain_id=domain_id),
-        simulated=robot.simulated,
-    )
+    if periods is not None:
+        parameters["command_timeout_periods"] = periods
+    return NodeSpec("robot_node", "deploy.robot_node", parameters)
+
+
+def _recorder(record: Path, metadata: Mapping[str, str], *, twist_stamped: bool) -> NodeSpec:
+    parameters: dict[str, Parameter] = {
+        "path": str(record.absolute()),
+        "twist_stamped": twist_stamped,
+        "metadata": json.dumps(dict(metadata)),
+    }
+    return NodeSpec("recorder_node", "deploy.recorder_node", parameters)
 
 
 def _checked(
@@ -271,62 +285,3 @@ def _operator(
     if report is not None:
         parameters["report"] = str(report.absolute())
     return NodeSpec("operator_node", "deploy.operator_node", parameters, finishes=True)
-
-
-def _environment(*, simulated: bool, domain_id: int | None) -> dict[str, str]:
-    profile = str(Path(__file__).with_name("fastdds.xml"))
-    # One thread per process: five processes share the robot's cores.
-    out = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    for name in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
-        out[name] = os.environ.get(name, profile)
-    if simulated:
-        # A demonstration must never move a robot on the network. Peers and discovery servers that
-        # the user's shell names are asked whatever the range; empty is the same as not set.
-        out["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
-        out["ROS_STATIC_PEERS"] = out["ROS_DISCOVERY_SERVER"] = ""
-        out["ROS_DOMAIN_ID"] = str(free_domain_id() if domain_id is None else domain_id)
-    elif domain_id is not None:
-        out["ROS_DOMAIN_ID"] = str(domain_id)
-    # From a clone, the processes must find these packages wherever they are started.
-    root = Path(__file__).parents[1]
-    if root != Path(sysconfig.get_paths()["purelib"]):
-        given = os.environ.get("PYTHONPATH", "")
-        out["PYTHONPATH"] = os.pathsep.join([str(root), *([given] if given else [])])
-    return out
-
-
-def free_domain_id(candidates: Iterable[int] | None = None) -> int:
-    """A DDS domain in which nobody on this computer is, 1 to :data:`HIGHEST_DOMAIN`.
-
-    Two graphs started at the same moment begin their search at different ids.
-
-    Args:
-        candidates: ids to try, in order; all of them, from one that the process id gives, if None.
-
-    Raises:
-        FerryError: all are in use.
-    """
-    start = os.getpid()
-    tried = (
-        [1 + (start + i) % HIGHEST_DOMAIN for i in range(HIGHEST_DOMAIN)]
-        if candidates is None
-        else list(candidates)
-    )
-    for domain in tried:
-        if not _in_use(domain):
-            return domain
-    raise FerryError(f"no free DDS domain id among {tried}; stop other ROS graphs")
-
-
-def _in_use(domain: int) -> bool:
-    """Whether a participant of this domain runs here: the first ones hold these ports.
-
-    Unicast ports of participant p: 7410 + 250 domain + 2 p (discovery).
-    """
-    for participant in range(3):
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.bind(("", 7410 + 250 * domain + 2 * participant))
-            except OSError:
-                return True
-    return False

@@ -1,8 +1,8 @@
 """The processes of a graph: started, listened to, and ended in every case.
 
 No ROS here: nodes tell what happens by lines on standard output, and their standard input is a
-pipe whose end they take as "the supervisor is gone: stop". They are stopped in order, those that
-command first, the recorder last; what does not stop in time is killed.
+pipe whose end means "stop", also where the supervisor is gone. They are stopped in order, those
+that command first, the recorder last; what does not stop in time is killed.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ class Supervisor:
         for names in groups:
             alive = {n: self.processes[n] for n in names if n in self.processes}
             for process in alive.values():
-                if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
+                _ask_to_stop(process)
             limit_s = RECORDER_STOP_S if "recorder_node" in names else STOP_S
             deadline = time.monotonic() + limit_s
             for name, process in alive.items():
@@ -150,9 +149,6 @@ class Supervisor:
                     self.killed.append(name)
                     process.kill()
                     process.wait()
-        for process in self.processes.values():
-            if process.stdin is not None:
-                process.stdin.close()
         for reader in self._readers.values():
             reader.join(timeout=1.0)
         self._drain()
@@ -206,6 +202,18 @@ class Supervisor:
         except OSError:
             return []
         return [line for line in text.splitlines() if line.strip()][-_LOG_TAIL:]
+
+
+def _ask_to_stop(process: subprocess.Popen[bytes]) -> None:
+    """By signal and by the end of its standard input.
+
+    Python loses a SIGINT that arrives in a callback of its import locks, so one in several hundred
+    nodes asked while they start would never know. The end of the input is there whenever they look.
+    """
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _line(name: str, event: Mapping[str, Any]) -> str:

@@ -160,7 +160,7 @@ class SafetyFilter:
             return passed
         engaged = self._everyone if engaged is None else engaged
         running = self._everyone if running is None else running
-        q, dq = state.q[:, self.columns], state.dq[:, self.columns]
+        q = state.q[:, self.columns]
         seen = self._state_faults(now_ns, state, q)
         faults = seen + self._command_faults(now_ns, command, running)
         rows = self._sort(seen, faults, engaged)
@@ -173,20 +173,9 @@ class SafetyFilter:
         if not rows.calm:
             request = np.where((rows.held | rows.stop)[:, None], previous, request)
         dt_s = self._elapsed_s(now_ns)
-        limited = limit_targets(
-            derated(self.limits, state, self.settings.vitals, self.columns),
-            request,
-            q=q,
-            dq=dq,
-            previous=previous,
-            dt_s=dt_s,
-            velocity=self._speed,
-        )
+        limited, drawn = self._limit(request, state, previous=previous, dt_s=dt_s)
+        faults += drawn
         target = limited.target
-        if self._workspace is not None:
-            target, drawn = self._workspace.limit(target, previous=previous, q=state.q)
-            faults += drawn
-            limited = dataclasses.replace(limited, changed=target != request)
         if not rows.calm and rows.blind.any():
             target = self._unmoved(target, rows.blind)
         stamp = state.stamp_ns if command is None else command.stamp_ns
@@ -205,6 +194,24 @@ class SafetyFilter:
         self._remember(now_ns, state, q)
         self._sent(target, (target - previous) / dt_s, verdict)
         return result
+
+    def _limit(
+        self, request: Array, state: RobotState, *, previous: Array, dt_s: float
+    ) -> tuple[LimitResult, list[Fault]]:
+        """The nearest targets that joint limits and the box allow, and whom the box held back."""
+        limited = limit_targets(
+            derated(self.limits, state, self.settings.vitals, self.columns),
+            request,
+            q=state.q[:, self.columns],
+            dq=state.dq[:, self.columns],
+            previous=previous,
+            dt_s=dt_s,
+            velocity=self._speed,
+        )
+        if self._workspace is None:
+            return limited, []
+        target, drawn = self._workspace.limit(limited.target, previous=previous, q=state.q)
+        return dataclasses.replace(limited, target=target, changed=target != request), drawn
 
     def _pass(
         self, now_ns: int, state: RobotState, command: JointCommand | None

@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from std_msgs.msg import String
 
 from deploy.agreement import agree
 from deploy.bundle import read_bundle
-from deploy.convert import CommandReader, CommandWriter, to_ns
+from deploy.convert import CommandReader, to_ns
 from deploy.evaluation_stamp import required_score
-from deploy.links import Links, asked, offered
+from deploy.links import Links, asked
 from deploy.modes import Event, Mode
 from deploy.node_base import run_node
-from deploy.records import ERROR, OK, WARN, VerdictWriter
+from deploy.records import ERROR, OK, WARN
 from deploy.safety import SafetySettings
+from deploy.safety_out import SafetyOut
 from deploy.safety_pipeline import SafetyPipeline
 from deploy.signing import configured_keys
 from deploy.state_listener import StateNode
@@ -71,11 +71,8 @@ class SafetyNode(StateNode):
         self._refusal = ""
         #: Commanded by hand; kept here, since the pipeline ends with a cleanup.
         self._estopped = False
-        self._repeat: Any = None
-        self._command_out: Any = None
         self._tally = Tally()
-        # A plain publisher, latched: it must also tell of stops while the node is inactive.
-        self._mode_out = self.publish_on("/safety/mode")
+        self._out = SafetyOut(self)
         self.serve("/arm", self._arm)
         self.serve("/disarm", lambda: self._leave(Event.DISARM, "disarmed"))
         self.serve("/estop", lambda: self._leave(Event.ESTOP, "emergency stop"))
@@ -103,7 +100,6 @@ class SafetyNode(StateNode):
         limits = pipeline.filter.limits
         self._kp, self._kd = limits.kp[None], limits.kd[None]
         self._reader = CommandReader(contract.action.joints, what="/policy/joint_command")
-        self._writer = CommandWriter(contract.action.joints)
         self._grid = TickGrid(contract.control_dt_s)
         self._refusal = "robot_node has not published /robot/contract yet"
         self._policy_ns: int | None = None
@@ -118,17 +114,8 @@ class SafetyNode(StateNode):
         """Publishers and subscriptions, with what to do when one is lost."""
         period_s = self._contract.control_dt_s
         self._links = Links(self, on_loss=self._lost, on_late=self._watchdog)
-        old = (self._command_out, self._repeat)
-        # First: nobody may publish on what is destroyed, should the new one not come to be.
-        self._command_out = self._repeat = None
-        for entity in old:
-            if entity is not None:
-                self.give_up(entity)
-        self._command_out = self.keep(
-            self.publish_on("/joint_command", qos=offered(period_s), links=self._links)
-        )
-        self._verdict_out, self._record = self.publish_on("/safety/step"), VerdictWriter()
-        self._mode_out.publish(String(data=self._mode.name))
+        self._out.connect(self._contract, self._links)
+        self._out.tell_mode(self._mode)
         self.listen_to_robot(self._links)
         self._vitals.listen_on(self.listen)
         wanted = asked(period_s, timeout_s)
@@ -145,8 +132,7 @@ class SafetyNode(StateNode):
 
     def cleanup(self) -> None:
         """Without states to answer, a timer repeats the safe stop."""
-        if self._command_out is not None and self._repeat is None:
-            self._repeat = self.keep(self.every(self._contract.control_dt_s, self._command_stop))
+        self._out.repeat(self._command_stop)
 
     # ------------------------------------------------------------ services
 
@@ -219,7 +205,7 @@ class SafetyNode(StateNode):
         if self._mode is Mode.RAMP:
             self._tick(stream, None)
         elif self._mode is not Mode.RUN:
-            self._command_out.publish(self._writer.safe_stop(stream.stamp_ns))
+            self._out.stop(stream.stamp_ns)
 
     def _on_policy(self, message: Any) -> None:
         """Policy commands drive RUN."""
@@ -263,13 +249,10 @@ class SafetyNode(StateNode):
         except Exception as error:
             self._fault(f"{type(error).__name__}: {error}")
             return
-        if tick.stop[0]:
-            self._command_out.publish(self._writer.safe_stop(answered_ns))
-        else:
-            self._command_out.publish(self._writer.targets(answered_ns, tick.command.q_des[0]))
+        self._out.command(answered_ns, tick)
         self._tally.tick_time.add(time.perf_counter() - start)
         self._tally.add(tick)
-        self._verdict_out.publish(self._record.write(answered_ns, tick))
+        self._out.verdict(answered_ns, tick)
         if Mode(int(tick.mode[0])) is not self._mode:
             self._announce("; ".join(map(str, tick.violations)) if tick.stop[0] else "ramp over")
 
@@ -305,8 +288,7 @@ class SafetyNode(StateNode):
         self._announce(why)
 
     def _command_stop(self) -> None:
-        if self._command_out is not None:
-            self._command_out.publish(self._writer.safe_stop(self.newest_ns or time.time_ns()))
+        self._out.stop(self.newest_ns)
 
     def _announce(self, why: str) -> None:
         """Publish the mode if it changed, and why."""
@@ -318,7 +300,7 @@ class SafetyNode(StateNode):
         self._mode, self._why = mode, why
         if mode is Mode.RUN and self._stream is not None:
             self._run_from_ns = self._stream.stamp_ns or 0
-        self._mode_out.publish(String(data=mode.name))
+        self._out.tell_mode(mode)
         self.get_logger().info(f"mode {mode.name}: {why}")
         self.report("mode", mode=mode.name, reason=why)
         if self.active:

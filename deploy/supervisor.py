@@ -133,9 +133,7 @@ def deploy(
         params=params,
     )
     plan = _plan(cleared, schedule, seconds)
-    log_dir = Path(tempfile.mkdtemp(prefix="ferry-"))
-    settings = _settings(safety, log_dir, base=safety_settings)
-    files = _operator_files(plan, log_dir)
+    files = _write_files(plan, safety, base=safety_settings)
     described = graph(
         bundle,
         cleared.choice,
@@ -143,52 +141,74 @@ def deploy(
         repeat=plan is not None and seconds is None and schedule is None,
         record=record,
         metadata=cleared.metadata(robot),
-        safety_settings=settings,
+        safety_settings=files.settings,
         twist_stamped=twist_stamped,
         watchdog_periods=watchdog_periods,
         domain_id=domain_id,
-        schedule=files.get("schedule"),
+        schedule=files.schedule,
         arm_timeout_s=arm_timeout_s,
-        report=files.get("report"),
+        report=files.report,
         bundle_sha256=cleared.bundle.sha256,
         trusted_keys=trusted_keys,
         minimum_score=cleared.minimum_score,
         params=params,
     )
-    report = _run(
-        described, log_dir, plan=plan, seconds=seconds, on_status=on_status, progress=progress
-    )
-    told = _read_report(files.get("report"))
+    # An operator ends the graph; without one its time does.
+    limit = seconds if plan is None else None
+    report = _run(described, files.folder, limit, on_status=on_status, progress=progress)
+    told = _read_report(files.report)
     if report.ok and not any(report.exit_codes.values()):
-        shutil.rmtree(log_dir, ignore_errors=True)
+        shutil.rmtree(files.folder, ignore_errors=True)
     return DeployResult(report.ok, report.reason, report, told, record)
 
 
-def _settings(safety: Sequence[str], log_dir: Path, *, base: Path | None) -> Path | None:
-    """The file of safety settings; without one that can be used no folder stays behind."""
+@dataclass(frozen=True)
+class _Files:
+    """What is written for the nodes.
+
+    Attributes:
+        folder: of all this, and of the nodes' logs.
+        settings: safety settings, or None for the defaults.
+        schedule: what an operator node plays, if there is to be one.
+        report: what it will write.
+    """
+
+    folder: Path
+    settings: Path | None
+    schedule: Path | None
+    report: Path | None
+
+
+def _write_files(plan: Schedule | None, safety: Sequence[str], *, base: Path | None) -> _Files:
+    """Write them into a new folder, of which nothing stays where the settings cannot be used."""
+    folder = Path(tempfile.mkdtemp(prefix="ferry-"))
     try:
-        return safety_file(safety, log_dir, base=base)
+        settings = safety_file(safety, folder, base=base)
     except FerryError:
-        shutil.rmtree(log_dir)
+        shutil.rmtree(folder)
         raise
+    if plan is None:
+        return _Files(folder, settings, None, None)
+    files = _Files(folder, settings, folder / "schedule.json", folder / "operator.json")
+    plan.save(folder / "schedule.json")
+    return files
 
 
 def _run(
     described: Graph,
     log_dir: Path,
-    *,
-    plan: Schedule | None,
     seconds: float | None,
+    *,
     on_status: Status | None,
     progress: Progress | None,
 ) -> GraphReport:
-    """Run the graph: until its operator is done, or without one for so many seconds."""
+    """Run the graph, for so many seconds if given, and say first what a person must know."""
     if on_status is not None:
-        for line in _opening(described, log_dir, armed=plan is not None):
+        armed = any(node.name == "operator_node" for node in described.nodes)
+        for line in _opening(described, log_dir, armed=armed):
             on_status(line)
-    limit = seconds if plan is None else None
     return run_graph(
-        described, seconds=limit, on_status=on_status, progress=progress, log_dir=log_dir
+        described, seconds=seconds, on_status=on_status, progress=progress, log_dir=log_dir
     )
 
 
@@ -208,15 +228,6 @@ def _plan(cleared: Cleared, schedule: Schedule | None, seconds: float | None) ->
     if contract.reach is not None:
         return arm_tour(contract, seconds=length)
     return tour(contract.command, seconds=length)
-
-
-def _operator_files(plan: Schedule | None, folder: Path) -> dict[str, Path]:
-    """Files by which the operator node is told and tells; none without a plan."""
-    if plan is None:
-        return {}
-    files = {"schedule": folder / "schedule.json", "report": folder / "operator.json"}
-    plan.save(files["schedule"])
-    return files
 
 
 def _opening(described: Graph, log_dir: Path, *, armed: bool) -> list[str]:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import configs
-from real.errors import FerryError
 from real.spec import load_robot
+from sim.document_tables import read_table, write_table
 from sim.parity_measures import QUANTITIES
 
-BEGIN, END = "<!-- begin: python -m sim.parity -->", "<!-- end: python -m sim.parity -->"
+NAME = "sim.parity"
 
 #: Below this a difference is rounding.
 _ROUNDING = 1e-9
@@ -49,11 +49,9 @@ def table(robots: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def read_table(text: str) -> dict[tuple[str, str], float]:
+def documented(text: str) -> dict[tuple[str, str], float]:
     """Bounds by robot and quantity, from a document that has the table."""
-    if BEGIN not in text or END not in text:
-        raise FerryError(f"the document has no table between {BEGIN!r} and {END!r}")
-    rows = text.split(BEGIN)[1].split(END)[0].strip().splitlines()[2:]
+    rows = read_table(text, NAME).splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     return {(robot, quantity): float(value) for robot, quantity, value, _ in cells}
 
@@ -68,11 +66,7 @@ def main(arguments: Sequence[str]) -> None:
     if options.write is None:
         sys.stdout.write(text + "\n")
         return
-    document = options.write.read_text(encoding="utf-8")
-    read_table(document)  # there is one to be replaced
-    before, rest = document.split(BEGIN)
-    after = rest.split(END)[1]
-    options.write.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+    write_table(options.write, NAME, text)
 
 
 if __name__ == "__main__":

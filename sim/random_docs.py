@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from sim.document_tables import write_table
 from sim.engine_terms import PYBULLET
 from sim.random_terms import REFUSED, TERMS
 from sim.sensors import SensorConfig, SignalConfig
 
-BEGIN, END = "<!-- begin: python -m sim.random_docs -->", "<!-- end: python -m sim.random_docs -->"
+NAME = "sim.random_docs"
 
 
 def table() -> str:
@@ -35,12 +36,5 @@ def table() -> str:
     return "\n".join([*lines, f"| `imu_frame` (of `sensors`) | {imu} |"])
 
 
-def put(document: str) -> str:
-    """The document with the table of today."""
-    before, rest = document.split(BEGIN)
-    return f"{before}{BEGIN}\n{table()}\n{END}{rest.split(END)[1]}"
-
-
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(put(path.read_text(encoding="utf-8")), encoding="utf-8")
+    write_table(Path(sys.argv[1]), NAME, table())

@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 
 from real.config import Config
+from sim.document_tables import write_table
 from sim.task import load_env_config
 from sim.terrain import SHAPES, LevelConfig, Terrain, TerrainConfig, TileConfig
 
-BEGIN, END = (
-    "<!-- begin: python -m sim.terrain_docs -->",
-    "<!-- end: python -m sim.terrain_docs -->",
-)
+NAME = "sim.terrain_docs"
 
 #: Where the section through a tile is looked at, from its middle towards its edge [m].
 SECTION_M = (0.0, 1.0, 1.05, 1.3, 1.35, 2.0, 3.0, 4.0)
@@ -81,12 +79,5 @@ def _line(columns: int) -> list[str]:
     return [f"|{'---|' * columns}"]
 
 
-def put(document: str) -> str:
-    """The document with the tables of today."""
-    before, rest = document.split(BEGIN)
-    return f"{before}{BEGIN}\n{tables()}\n{END}{rest.split(END)[1]}"
-
-
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(put(path.read_text(encoding="utf-8")), encoding="utf-8")
+    write_table(Path(sys.argv[1]), NAME, tables())

@@ -15,6 +15,8 @@ from typing import IO
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.extras import reason
+
 # Fast DDS computes its ports from the domain id; above 101 they run into the ephemeral ports of
 # Linux, as the ROS 2 documentation of ROS_DOMAIN_ID explains.
 _DOMAINS = range(1, 102)
@@ -25,9 +27,10 @@ def _claim_ros_domain() -> int:
     """Take a domain id no other test process on this machine holds, until this process ends.
 
     Two graphs on one domain hear each other's joint commands. A lock on a file names the owner; it
-    is released by the system however the process ends.
+    is released by the system however the process ends. The search begins half-way round from where
+    graphs of this process look for a free one, which so stay clear of those of the next process.
     """
-    start = os.getpid()
+    start = os.getpid() + len(_DOMAINS) // 2
     for offset in range(len(_DOMAINS)):
         domain = _DOMAINS[(start + offset) % len(_DOMAINS)]
         path = Path(tempfile.gettempdir(), f"ferry-test-domain-{os.getuid()}-{domain}.lock")
@@ -68,20 +71,30 @@ settings.register_profile(
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("repeatable")
 
-_NEEDS = {
-    "ros": ("rclpy", "rclpy is not installed (extra `ros`, or a normal ROS 2 installation)"),
-    "ray": ("ray", "ray is not installed (extra `cluster`)"),
-}
+#: By marker, what its tests cannot do without.
+_NEEDS = {"ros": "rclpy", "ray": "ray"}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip, with the reason, what this machine cannot run."""
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine cannot run; say which tests one process runs."""
     for item in items:
-        for marker, (module, reason) in _NEEDS.items():
-            if item.get_closest_marker(marker) and importlib.util.find_spec(module) is None:
-                item.add_marker(pytest.mark.skip(reason=reason))
+        if config.pluginmanager.hasplugin("xdist"):
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
+        for marker, package in _NEEDS.items():
+            if item.get_closest_marker(marker) and importlib.util.find_spec(package) is None:
+                item.add_marker(pytest.mark.skip(reason=reason(package)))
         if item.get_closest_marker("gpu") and not _has_cuda():
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+def _group(item: pytest.Item) -> str:
+    """Whose tests follow each other in one process where `make test` deals them out by group.
+
+    Those of clusters, which share one; else a file's, which share fixtures.
+    """
+    is_ray = item.get_closest_marker("ray") is not None
+    return "ray" if is_ray else str(item.path.relative_to(Path(__file__).parent))
 
 
 def _has_cuda() -> bool:

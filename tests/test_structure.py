@@ -29,6 +29,7 @@ NODE_FILES = {
     "deploy/node_base.py",
     "deploy/policy_node.py",
     "deploy/safety_node.py",
+    "deploy/safety_out.py",
     "deploy/robot_node.py",
     "deploy/recorder_node.py",
     "deploy/operator_node.py",

@@ -6,17 +6,14 @@ import json
 import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from deploy.console import print_grid, print_table, write_json
+from deploy.console import AsJson, print_grid, print_table, stdout_if, write_json
 from real.errors import FerryError
 
 app = typer.Typer(rich_markup_mode="markdown")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @app.command("sim")
@@ -86,7 +83,7 @@ def bench_train(
 
     with bar("training") as progress:
         times = run(peers=peers, seeds=seeds, minutes=minutes, config=config, progress=progress)
-    quiet = write_json(times.as_json(), _stdout(as_json))
+    quiet = write_json(times.as_json(), stdout_if(as_json))
     print_table("Time until A1 tracks at 0.9", times.rows(), to_stderr=quiet)
 
 
@@ -146,7 +143,7 @@ def bench_learner(
 
     with bar("learners take turns") as progress:
         result = run(seconds=seconds, compiled=compiled, progress=progress)
-    quiet = write_json(result, _stdout(as_json))
+    quiet = write_json(result, stdout_if(as_json))
     print_table("Learner speed, sample passes per second", table_rows(result), to_stderr=quiet)
 
 
@@ -186,7 +183,7 @@ def bench_async(
 
         with bar("soak") as progress, redirect_stdout(sys.stderr):
             memory = measure_memory(soak_minutes, progress=progress)
-        quiet = write_json(memory.as_json(), _stdout(as_json))
+        quiet = write_json(memory.as_json(), stdout_if(as_json))
         print_table("Memory while actors are 10 times faster", memory.rows(), to_stderr=quiet)
         return
     if a1:
@@ -194,7 +191,7 @@ def bench_async(
 
         with bar("A1") as progress, redirect_stdout(sys.stderr):
             times = bench_a1(minutes=a1_minutes, seeds=seeds, progress=progress)
-        quiet = write_json(times.as_json(), _stdout(as_json))
+        quiet = write_json(times.as_json(), stdout_if(as_json))
         print_table("Time until A1 tracks at 0.85", times.rows(), to_stderr=quiet)
         return
     from training.async_bench import QUICK
@@ -202,12 +199,8 @@ def bench_async(
 
     with bar("asynchronous runtime") as progress, redirect_stdout(sys.stderr):
         result = run(lengths=QUICK if quick else None, progress=progress)
-    quiet = write_json(result.as_json(), _stdout(as_json))
+    quiet = write_json(result.as_json(), stdout_if(as_json))
     print_grid("Asynchronous runtime", HEADER, result.table_rows(), to_stderr=quiet)
-
-
-def _stdout(as_json: bool) -> Path | None:
-    return Path("-") if as_json else None
 
 
 def flat_rows(result: dict[str, Any]) -> dict[str, str]:

@@ -23,6 +23,9 @@ from training.staging import DeviceName, chosen_device
 
 log = logging.getLogger(__name__)
 
+#: An update, and the number of torch's threads that it is timed with.
+Contender = tuple[Update, int]
+
 
 def bench_learner(
     *,
@@ -54,7 +57,20 @@ def bench_learner(
     """
     sizes = sizes or Sizes()
     before = torch.get_num_threads()
-    contenders: dict[str, tuple[Update, int]] = {
+    theirs, skipped = _theirs(sizes)
+    contenders = _ours_in_all_ways(sizes, compiled=compiled) | theirs
+    try:
+        times = _take_turns(contenders, seconds=seconds, progress=progress or silent)
+    finally:
+        torch.set_num_threads(before)
+    passes = sizes.epochs * sizes.samples
+    rates = {name: passes / statistics.median(values) for name, values in times.items()}
+    return _result(rates, sizes, skipped)
+
+
+def _ours_in_all_ways(sizes: Sizes, *, compiled: bool) -> dict[str, Contender]:
+    """Our updates, by name; each on one thread."""
+    contenders = {
         "ours": (_ours(sizes), 1),
         "epochs": (_epochs(sizes), 1),
         "bf16": (_ours(sizes, bf16=True), 1),
@@ -63,6 +79,12 @@ def bench_learner(
         contenders["gpu"] = (_ours(sizes, device="cuda"), 1)
     if compiled:
         contenders["compile"] = (_ours(sizes, compile=True), 1)
+    return contenders
+
+
+def _theirs(sizes: Sizes) -> tuple[dict[str, Contender], dict[str, str]]:
+    """Updates of peers, by name and number of threads; and why which of them are missing."""
+    contenders: dict[str, Contender] = {}
     skipped: dict[str, str] = {}
     for name, make in PEERS.items():
         try:
@@ -73,12 +95,11 @@ def bench_learner(
             continue
         for threads in sorted({1, os.cpu_count() or 1}):
             contenders[f"{name}/{threads}"] = (update, threads)
-    try:
-        times = _take_turns(contenders, seconds=seconds, progress=progress or silent)
-    finally:
-        torch.set_num_threads(before)
-    passes = sizes.epochs * sizes.samples
-    rates = {name: passes / statistics.median(values) for name, values in times.items()}
+    return contenders, skipped
+
+
+def _result(rates: dict[str, float], sizes: Sizes, skipped: dict[str, str]) -> dict[str, Any]:
+    """What :func:`bench_learner` returns, from sample passes per second of all contenders."""
     peers = {
         name: max((r for n, r in rates.items() if n.startswith(f"{name}/")), default=None)
         for name in PEERS
@@ -119,7 +140,7 @@ def table_rows(result: dict[str, Any]) -> dict[str, str]:
 
 
 def _take_turns(
-    contenders: dict[str, tuple[Update, int]], *, seconds: float, progress: ProgressFn
+    contenders: dict[str, Contender], *, seconds: float, progress: ProgressFn
 ) -> dict[str, list[float]]:
     """Seconds per update; the first round warms up and does not count, three do at least."""
     times: dict[str, list[float]] = {name: [] for name in contenders}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from real.config import config_hash, save_config
 from real.errors import FerryError
@@ -34,10 +34,14 @@ from training.checkpoint import (
     recover_checkpoints,
 )
 from training.gym_run import load_any_run_config
+from training.metrics import drop_records_after
 from training.networks import ActorCritic
 from training.probe import verify_policy
 from training.run_config import RunConfig, differences
 from training.snapshot import load_snapshot
+
+if TYPE_CHECKING:  # which brings the worlds, and whoever reads a run needs none
+    from training.loop import Runtime
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +111,20 @@ def begin_run(run_dir: Path, config: RunConfig) -> None:
         raise FerryError(f"cannot write run folder {run_dir}: {error}") from error
 
 
-def resume_run(run_dir: Path, config: RunConfig) -> Checkpoint:
+def resume_run(run_dir: Path, config: RunConfig, runtime: Runtime) -> None:
+    """Give a runtime the state of the run in a folder, and note there that it goes on.
+
+    Raises:
+        FerryError: there is nothing to resume, the configuration differs in more than the length of
+            the run, the state does not fit, or the folder cannot be written.
+    """
+    stored = _resumable(run_dir, config)
+    runtime.restore(stored)
+    _note_resumed(run_dir, config, stored)  # only now: until here it may be refused
+    drop_records_after(run_dir / "evaluations.jsonl", runtime.progress.steps)
+
+
+def _resumable(run_dir: Path, config: RunConfig) -> Checkpoint:
     """Check that a run may go on with ``config``, and read its newest intact checkpoint.
 
     Nothing is written: what was read may still be refused.
@@ -133,7 +150,7 @@ def resume_run(run_dir: Path, config: RunConfig) -> Checkpoint:
     return newest_checkpoint(root)
 
 
-def note_resumed(run_dir: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
+def _note_resumed(run_dir: Path, config: RunConfig, checkpoint: Checkpoint) -> None:
     """Write into a run's folder that it goes on, from which checkpoint and with what settings.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from deploy.console import Overrides, print_table, write_json
+from deploy.console import AsJson, Overrides, print_table, stdout_if, write_json
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -29,7 +29,7 @@ def plan(
             "is measured here.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Simulate asynchronous training on a cluster: throughput, lag, and what limits it.
 
@@ -45,7 +45,7 @@ def plan(
     with bar("planning") as progress:
         measured = gather_rates(rates or [], run_config, progress=progress)
         result = run(cores, gpus, config=run_config, rates=measured)
-    quiet = write_json(result.as_json(), Path("-") if as_json else None)
+    quiet = write_json(result.as_json(), stdout_if(as_json))
     print_table(f"{config} on {cores} cores and {gpus} GPUs", result.rows(), to_stderr=quiet)
 
 

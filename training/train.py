@@ -25,7 +25,7 @@ from training.learner import Learner
 from training.learner_group import LeadLearner
 from training.learner_member import LearnerSpec
 from training.loop import Runtime, SerialRuntime
-from training.metrics import MetricsWriter, drop_records_after
+from training.metrics import MetricsWriter
 from training.progress import ProgressFn, silent
 from training.roles import (
     Evaluate,
@@ -50,7 +50,6 @@ from training.run_folder import (
     diverged_of,
     load_policy,
     new_run_dir,
-    note_resumed,
     resume_run,
 )
 from training.scoring import EvaluatorCrew, InlineScorers, Scorers
@@ -163,10 +162,7 @@ def train(
             made = _asynchronous(env, task, address)
         trainer, scorers = stack.enter_context(made)
         if resume:
-            stored = resume_run(out, config)
-            trainer.restore(stored)
-            note_resumed(out, config, stored)  # only now: until here it may be refused
-            drop_records_after(out / "evaluations.jsonl", trainer.progress.steps)
+            resume_run(out, config, trainer)
         else:
             begin_run(out, config)
         writer = MetricsWriter(out, first_step=trainer.progress.steps)

@@ -12,13 +12,14 @@ from deploy.safety_pipeline import SafetyPipeline
 from real.robot_io import load_plugin
 from real.spec import load_robot
 from tests.deploy.stand_bundle import stand_contract
+from tests.extras import need
 
 PACKAGES = {"pybullet": "pybullet", "mujoco": "mujoco"}
 
 
 @pytest.mark.parametrize("engine", SIMULATORS)
 def test_a1_arrives_in_its_default_pose_well_within_reach_and_runs(engine):
-    pytest.importorskip(PACKAGES[engine])
+    need(PACKAGES[engine])
     spec, contract = load_robot("a1"), stand_contract()
     settings = SafetySettings()
     pipeline = SafetyPipeline(contract, 1, settings=settings)

@@ -11,6 +11,7 @@ from deploy.bench import BUNDLE, _growth_mib, _Run, at_rate, bench_deploy, table
 from deploy.bundle import read_bundle
 from real.contract import RobotContract
 from real.spec import load_robot
+from tests.extras import need
 
 
 @pytest.mark.parametrize("rate", [50, 200])
@@ -51,7 +52,7 @@ def test_deadlines_count_from_the_first_command():
 @pytest.mark.ros
 @pytest.mark.slow
 def test_the_graph_runs_at_both_rates_and_every_number_is_there():
-    pytest.importorskip("rclpy")
+    need("rclpy")
     seen = []
     result = bench_deploy(seconds=2.0, progress=lambda done, total, what: seen.append(what))
     assert {"controller tick", "50 Hz", "200 Hz"} == set(seen)

@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("sensor_msgs")
+from tests.extras import reason
+
+pytest.importorskip("sensor_msgs", reason=reason("sensor_msgs"))
 
 from dataclasses import replace
 

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from deploy.graph import (
-    HIGHEST_DOMAIN,
     LOOPBACK,
     NodeSpec,
     RobotChoice,
     choose_robot,
-    free_domain_id,
     graph,
 )
+from deploy.graph_environment import HIGHEST_DOMAIN, free_domain_id
 from real.errors import FerryError
 
 SIMULATED = RobotChoice(LOOPBACK, simulated=True)

@@ -27,7 +27,7 @@ from real.errors import FerryError
 from real.log import read_log
 from tests.deploy.stand_bundle import write_bundle
 
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.patient]
 
 FILE = Path(__file__).parents[2] / "deploy" / "launch" / "robot.launch.py"
 NAMES = {

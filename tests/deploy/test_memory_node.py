@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("rclpy")
+from tests.extras import reason
+
+pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 from deploy.bundle import read_bundle
 from deploy.graph import Graph

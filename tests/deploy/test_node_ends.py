@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-pytest.importorskip("rclpy")
+from tests.extras import reason
+
+pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
@@ -31,7 +33,7 @@ from real.spec import load_robot
 from tests.deploy.ros_probe import PATIENCE_S
 from tests.deploy.stand_bundle import other_gain, stand_contract, write_bundle
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 ERROR = TransitionCallbackReturn.ERROR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import signal
@@ -13,7 +14,9 @@ import time
 import numpy as np
 import pytest
 
-pytest.importorskip("rclpy")
+from tests.extras import reason
+
+pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 from geometry_msgs.msg import Twist, TwistStamped
 from sensor_msgs.msg import JointState
@@ -41,7 +44,7 @@ from tests.deploy.ros_probe import (
 )
 from tests.deploy.stand_bundle import other_gain, stand_contract, write_bundle
 
-pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
 
 #: What robot_node says where the middleware notices first that safety_node is gone.
 UNCOMMANDED = "nobody publishes /joint_command any more"
@@ -62,11 +65,17 @@ def test_armed_it_ramps_from_the_measured_pose_runs_and_stops_when_told(tmp_path
         probe.arm()
         seen = len(probe.states)
         probe.until(lambda: len(probe.states) > seen + 100, "half a second of standing")
+        moving = len(probe.commands)
         assert probe.call("/disarm") == (True, "")
         probe.until_mode("DAMP")
-        after = len(probe.commands)
-        probe.until(lambda: len(probe.commands) > after + 5, "commands after the stop")
-        assert not any(len(c.position) for c in probe.commands[after:])
+
+        def since_the_stop():
+            """Targets on their way may still come after the mode; none after the first stop."""
+            later = probe.commands[moving:]
+            return list(itertools.dropwhile(lambda c: len(c.position), later))
+
+        probe.until(lambda: len(since_the_stop()) > 5, "commands after the stop")
+        assert not any(len(c.position) for c in since_the_stop())
     assert [p.returncode for p in run.processes.values()] == [0, 0, 0, 0]
     _check_recording(record, measured, known=stamps(probe.states))
 

@@ -119,6 +119,7 @@ def test_a_file_wins_over_what_nobody_asked_for_and_loses_to_what_somebody_did(t
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_running_nodes_have_these_parameters_described_and_read_the_file(tmp_path):
     from rclpy.parameter_client import AsyncParameterClient
 
@@ -169,6 +170,7 @@ def test_running_nodes_have_these_parameters_described_and_read_the_file(tmp_pat
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_a_node_explains_itself():
     found = subprocess.run(
         [sys.executable, "-m", "deploy.policy_node", "--help"],

@@ -47,6 +47,7 @@ def driver(tmp_path, monkeypatch):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_what_is_right_passes(bundle, tmp_path):
     cleared = preflight(bundle, LOOP, record=tmp_path / "new.mcap")
     assert cleared.bundle.contract.robot == cleared.robot.robot == "a1"
@@ -55,6 +56,7 @@ def test_what_is_right_passes(bundle, tmp_path):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_every_difference_between_bundle_and_robot_is_named(tmp_path):
     contract = replace(other_gain(stand_contract(), kp=55.0), control_dt_s=0.01, damping_kd=2.0)
     bundle = write_bundle(tmp_path / "other.onnx", contract)
@@ -66,6 +68,7 @@ def test_every_difference_between_bundle_and_robot_is_named(tmp_path):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_a_bundle_for_a_robot_nobody_knows_is_refused_by_name(tmp_path):
     robot = replace(load_robot("a1"), name="a2")
     bundle = write_bundle(tmp_path / "other.onnx", stand_contract(robot))
@@ -76,6 +79,7 @@ def test_a_bundle_for_a_robot_nobody_knows_is_refused_by_name(tmp_path):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_a_bundles_robot_that_does_not_ship_is_asked_for_by_option(tmp_path):
     robot = replace(load_robot("a1"), name="a2")
     bundle = write_bundle(tmp_path / "other.onnx", stand_contract(robot))
@@ -88,6 +92,7 @@ def test_a_bundles_robot_that_does_not_ship_is_asked_for_by_option(tmp_path):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize(
     ("robot", "options", "words"),
@@ -106,6 +111,7 @@ def test_an_option_that_the_plug_in_does_not_take_is_refused(bundle, robot, opti
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize(
     ("robot", "options"),
@@ -122,6 +128,7 @@ def test_options_that_the_plug_in_takes_pass(bundle, robot, options):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_a_ros_that_cannot_be_imported_is_found_before_anything_starts(
     bundle, tmp_path, monkeypatch
 ):
@@ -140,6 +147,7 @@ def test_a_ros_that_cannot_be_imported_is_found_before_anything_starts(
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_an_unreadable_bundle_is_one_sentence(tmp_path):
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"not a policy")
@@ -148,6 +156,7 @@ def test_an_unreadable_bundle_is_one_sentence(tmp_path):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 @pytest.mark.usefixtures("driver")
 def test_a_driver_says_by_its_class_whether_it_is_simulated(bundle):
     assert not preflight(bundle, choose_robot("driver_of_mine:Robot")).choice.simulated
@@ -155,6 +164,7 @@ def test_a_driver_says_by_its_class_whether_it_is_simulated(bundle):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 @pytest.mark.usefixtures("driver")
 @pytest.mark.parametrize(
     ("robot", "words"),
@@ -173,6 +183,7 @@ def test_a_driver_that_cannot_be_had_is_named(bundle, robot, words):
 
 
 @pytest.mark.ros
+@pytest.mark.patient
 def test_a_recording_that_exists_or_has_no_folder_is_refused_before_anything_starts(
     bundle, tmp_path
 ):

@@ -14,13 +14,19 @@ from deploy.graph_run import run_graph
 from deploy.processes import RECORDER_STOP_S, STOP_S, Supervisor
 
 PREAMBLE = """
-import json, os, pathlib, signal, sys, time
+import json, os, pathlib, signal, sys, threading, time
 ready = pathlib.Path(__file__).with_suffix(".ready")
 def say(event, **fields):
     print(json.dumps({"node": "x", "event": event, **fields}), flush=True)
-def until_told():
+def until_end_of_input(told):
+    while os.read(0, 100):
+        pass
+    told.append(0)
+def until_told(*, handle=True):
     told = []
-    signal.signal(signal.SIGINT, lambda *_: told.append(1))
+    if handle:
+        signal.signal(signal.SIGINT, lambda *_: told.append(1))
+    threading.Thread(target=until_end_of_input, args=(told,), daemon=True).start()
     ready.touch()
     say("ready")
     while not told:
@@ -40,6 +46,7 @@ PROGRAMS = {
     "chatty": "print('vendor banner'); print('{not json'); print('[1]'); until_told()",
     "moving": "say('ready'); say('mode', mode='RAMP', reason='armed'); until_told()",
     "slow": "time.sleep(0.6); say('listening', at=time.time()); until_told()",
+    "deaf": "signal.signal(signal.SIGINT, signal.SIG_IGN); until_told(handle=False)",
     "commanding": "say('began', at=time.time()); say('ready')",
     "orphan": (
         "say('ready')\nwhile os.read(0, 100): pass\n"
@@ -95,6 +102,12 @@ def test_a_graph_stopped_before_everybody_was_ready_starts_nobody_else(make):
     with Supervisor(make("commanding", "slow")) as run:
         pass
     assert "commanding0" not in run.processes
+
+
+def test_a_node_that_lost_the_signal_while_it_started_stops_at_the_end_of_its_input(make):
+    report = run_graph(make("deaf", "good"), seconds=0.1)
+    assert report.ok, report.reason
+    assert report.exit_codes == {"deaf0": 0, "good0": 0}
 
 
 def test_the_folder_of_logs_is_kept_where_something_went_wrong(make):

@@ -11,6 +11,7 @@ from deploy.bench import BUNDLE
 from deploy.channel import Channel, Disturbance
 from deploy.rehearse import RehearsalResult, read_seconds, read_share, rehearse
 from real.errors import FerryError
+from tests.extras import need
 
 MS = 1_000_000
 
@@ -79,7 +80,7 @@ def test_a_difference_or_nothing_to_compare_is_no_equality():
 
 
 def test_hardware_is_not_rehearsed():
-    pytest.importorskip("rclpy")
+    need("rclpy")
     with pytest.raises(FerryError, match="no simulator 'gazebo'"):
         rehearse(Path(BUNDLE), "sim:gazebo", disturbance=Disturbance())
 
@@ -87,8 +88,8 @@ def test_hardware_is_not_rehearsed():
 @pytest.mark.ros
 @pytest.mark.slow
 def test_the_graph_equals_the_controller_and_faults_make_it_no_better():
-    pytest.importorskip("rclpy")
-    pytest.importorskip("pybullet")
+    need("rclpy")
+    need("pybullet")
     result = rehearse(
         Path(BUNDLE),
         "sim:pybullet",

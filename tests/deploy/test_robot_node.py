@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("rclpy")
+from tests.extras import reason
+
+pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 from deploy.robot_node import contract_of, load_here
 from real.contract import RobotContract

@@ -26,6 +26,7 @@ from real.robot_io import RobotIO
 from real.signals import JointCommand
 from real.spec import load_robot
 from tests.deploy.ros_probe import describe, running, with_parameters
+from tests.extras import need
 
 pytestmark = pytest.mark.ros
 
@@ -292,7 +293,7 @@ def test_without_a_controller_start_says_what_is_missing(panda, opened):
 
 
 def test_a_trajectory_has_one_point_in_the_controllers_order_and_is_due_soon(panda, opened):
-    messages = pytest.importorskip("trajectory_msgs.msg")
+    messages = need("trajectory_msgs.msg")
     from deploy.ros2_trajectory import JointTrajectoryRobot
 
     fake = opened(

@@ -15,6 +15,7 @@ from real.errors import FerryError
 from real.reach import ReachSpace
 from tests.deploy.stand_bundle import write_bundle
 from tests.deploy.test_reach import arm_contract
+from tests.extras import need
 
 CONTRACT = arm_contract()
 NAMES = CONTRACT.joint_names
@@ -110,7 +111,7 @@ def arm_graph(folder):
 @pytest.mark.ros
 @pytest.mark.timeout(300)
 def test_the_graph_brings_an_arm_to_its_target_and_holds_it_when_the_target_stops(tmp_path):
-    pytest.importorskip("rclpy")
+    need("rclpy")
     from geometry_msgs.msg import PoseStamped
 
     from deploy.convert import make_pose

@@ -12,6 +12,7 @@ from real.errors import FerryError
 from real.frames import from_rpy
 from real.kinematics import Kinematics
 from real.spec import load_robot
+from tests.extras import need
 
 ARM = """<robot name="arm">
   <link name="base"/><link name="upper"/><link name="plate"/>
@@ -76,7 +77,7 @@ def test_the_base_frame_is_that_of_the_base_link_turned_upright():
 
 @pytest.mark.parametrize("name", ["iiwa", "panda"])
 def test_the_simulator_reads_the_same_chain(name):
-    pytest.importorskip("mujoco")
+    need("mujoco")
     from sim.chain import end_effector_chain
 
     robot = load_robot(name)
@@ -88,8 +89,8 @@ def test_the_simulator_reads_the_same_chain(name):
 
 
 def test_an_arm_is_where_another_engine_says_it_is():
-    bullet = pytest.importorskip("pybullet")
-    data = pytest.importorskip("pybullet_data")
+    bullet = need("pybullet")
+    data = need("pybullet_data")
     path = f"{data.getDataPath()}/kuka_iiwa/model.urdf"
     client = bullet.connect(bullet.DIRECT)
     try:

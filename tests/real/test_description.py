@@ -12,6 +12,7 @@ import real.description
 from real.description import description_path, link_rotation, read_description
 from real.errors import FerryError
 from real.frames import from_rpy, to_matrix
+from tests.extras import need
 
 URDF = """<robot name="r">
   <link name="base"/><link name="arm"/><link name="rail"/><link name="wheel"/><link name="finger"/>
@@ -88,7 +89,7 @@ def test_a_file_that_is_no_urdf_says_what_it_is(tmp_path, text, message):
 
 
 def test_a_package_prefix_finds_the_installed_file():
-    pytest.importorskip("pybullet_data")
+    need("pybullet_data")
     path = description_path("pybullet_data:a1/a1.urdf")
     assert path.is_file()
     assert path.parts[-3:] == ("pybullet_data", "a1", "a1.urdf")
@@ -125,7 +126,7 @@ def test_link_rotation_refuses_a_joint_that_moves_and_links_that_are_not_connect
 
 
 def test_a_menagerie_model_is_found_through_its_package(tmp_path, monkeypatch):
-    menagerie = pytest.importorskip("mujoco_menagerie")
+    menagerie = need("mujoco_menagerie")
     entry = menagerie.get("unitree_a1").entry("a1")
     folder = tmp_path / "unitree_a1"
     folder.mkdir()

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from sim.ant import ACTION_DIM, OBS_DIM, AntWorlds
+from tests.extras import need
 
 
 def test_worlds_take_gymnasiums_steps() -> None:
     """State, observation and reward are those of Ant-v5 from the same state on."""
-    pytest.importorskip("imageio", reason="Gymnasium's MuJoCo tasks need imageio")
+    need("imageio")
     ants = AntWorlds(3, seed=5)
     rng = np.random.default_rng(0)
     for _ in range(12):  # until feet are on the ground

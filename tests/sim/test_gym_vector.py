@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 import sim.gym
 from real.errors import FerryError
 from sim.task import load_env_config
+from tests.extras import need
 
 NAME = "Ferry/A1Walk-v0"
 N = 3
@@ -89,9 +90,7 @@ def test_every_id_passes_the_checker_and_names_its_task(name: str) -> None:
 
 
 def test_stable_baselines3_trains_unchanged() -> None:
-    sb3 = pytest.importorskip(
-        "stable_baselines3", reason="stable_baselines3 is not here; pip install 'ferry[peers]'"
-    )
+    sb3 = need("stable_baselines3")
     env = gymnasium.make(NAME)
     model = sb3.PPO("MlpPolicy", env, n_steps=64, batch_size=32, n_epochs=1, device="cpu", seed=0)
     before = [p.detach().clone() for p in model.policy.parameters()]

@@ -23,6 +23,7 @@ from sim.motors import NetworkMotors, Servos
 from sim.mujoco_engine import MujocoEngine
 from sim.replay import replay
 from sim.task import load_env_config
+from tests.extras import need
 
 A1 = load_robot("a1")
 NAMES = tuple(joint.name for joint in A1.actuated)
@@ -305,7 +306,7 @@ def test_a_fit_finds_the_lateness_and_damping_of_a_drive_and_how_well_it_knows_i
 
 def test_in_pybullet_it_is_the_servo_too_where_both_look_equally_often(tmp_path):
     """PyBullet's servos look every millisecond; slower ones differ by what happens in between."""
-    pytest.importorskip("pybullet")
+    need("pybullet")
     from sim.pybullet_engine import PyBulletEngine
 
     robot = replace(load_robot("cartpole"), physics_dt_s=0.001, control_dt_s=0.01)

@@ -12,9 +12,10 @@ from real.errors import FerryError
 from real.frames import from_rpy
 from real.signals import JointCommand
 from real.spec import load_robot
+from sim.document_tables import marks
 from sim.engine import Engine, InitialState
 from sim.mujoco_engine import MujocoEngine
-from sim.parity import BEGIN, END, bound, main, read_table, shipped_robots
+from sim.parity import NAME, bound, documented, main, shipped_robots
 from sim.parity_measures import QUANTITIES, as_built, engines
 from sim.pybullet_engine import PyBulletEngine
 
@@ -30,13 +31,13 @@ ROBOTS = [
 
 @pytest.mark.parametrize("name", ROBOTS)
 def test_every_difference_is_within_what_the_documentation_says(name):
-    documented = read_table(DOCUMENT.read_text(encoding="utf-8"))
+    bounds = documented(DOCUMENT.read_text(encoding="utf-8"))
     robot = load_robot(name)
     missing, exceeded = [], []
     for quantity in QUANTITIES:
         if not quantity.applies(robot):
             continue
-        limit = documented.get((name, quantity.name))
+        limit = bounds.get((name, quantity.name))
         if limit is None:
             missing.append(quantity.name)
         elif not (found := quantity.measure(robot)) <= limit:
@@ -46,22 +47,23 @@ def test_every_difference_is_within_what_the_documentation_says(name):
 
 
 def test_the_table_is_of_robots_and_quantities_that_exist():
-    documented = read_table(DOCUMENT.read_text(encoding="utf-8"))
-    assert {robot for robot, _ in documented} == set(shipped_robots())
-    assert {quantity for _, quantity in documented} <= {q.name for q in QUANTITIES}
-    assert all(0.0 < limit < 0.25 for limit in documented.values())
+    bounds = documented(DOCUMENT.read_text(encoding="utf-8"))
+    assert {robot for robot, _ in bounds} == set(shipped_robots())
+    assert {quantity for _, quantity in bounds} <= {q.name for q in QUANTITIES}
+    assert all(0.0 < limit < 0.25 for limit in bounds.values())
 
 
 def test_the_command_replaces_the_table_of_a_document_and_nothing_else(tmp_path):
     file = tmp_path / "d.md"
-    file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
+    begin, end = marks(NAME)
+    file.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
     main(["cartpole", "--write", str(file)])
     text = file.read_text(encoding="utf-8")
-    assert text.startswith(f"before\n{BEGIN}\n| robot") and text.endswith(f"|\n{END}\nafter\n")
+    assert text.startswith(f"before\n{begin}\n| robot") and text.endswith(f"|\n{end}\nafter\n")
     applied = {q.name for q in QUANTITIES if q.applies(load_robot("cartpole"))}
-    assert read_table(text).keys() == {("cartpole", name) for name in applied}
+    assert documented(text).keys() == {("cartpole", name) for name in applied}
     with pytest.raises(FerryError, match="has no table between"):
-        read_table("nothing")
+        documented("nothing")
 
 
 @pytest.mark.parametrize(

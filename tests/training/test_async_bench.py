@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from real.errors import FerryError
+from tests.extras import need
 from tests.training.toy_run import left_behind
 from training.actor import ActorWorker
 from training.async_bench import (
@@ -266,7 +267,7 @@ def test_a_paced_learner_learns_and_writes_down_its_updates():
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_small_run_finds_every_number_and_leaves_nothing():
-    pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+    need("ray")
     notes: list[str] = []
     result = bench_async(
         lengths=Lengths(window=1.5, settle=0.5, away=1.0, adapt=0.5, steady=1.5),
@@ -291,7 +292,7 @@ def test_a_small_run_finds_every_number_and_leaves_nothing():
 @pytest.mark.ray
 @pytest.mark.slow
 def test_a_short_soak_samples_memory_while_the_queue_overflows():
-    pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+    need("ray")
     found = soak(0.15, actors=2, sample_s=0.5)
     assert left_behind() == []
     assert len(found.mib) >= 2  # it looks after whole updates, each of which takes 4 s

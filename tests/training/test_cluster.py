@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from real.errors import FerryError
+from tests.extras import reason
 from tests.training.toy_run import (
     FRAGMENT,
     alive,
@@ -32,7 +33,7 @@ from training.process_tree import descendants
 from training.train import TrainResult, load_policy, train
 
 pytestmark = pytest.mark.ray
-pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+pytest.importorskip("ray", reason=reason("ray"))
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Of a rollout of each of two actors.

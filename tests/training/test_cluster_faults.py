@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+from tests.extras import reason
+
+pytest.importorskip("ray", reason=reason("ray"))
 
 from tests.training.climbing_run import climbing_config, climbing_env, levels, noted_env
 from tests.training.ray_nodes import await_nodes, kill_all, node

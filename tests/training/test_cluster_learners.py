@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import training.train as room
+from tests.extras import reason
 from tests.training.toy_run import FRAGMENT, PATIENCE_S, slow_env, toy_config, workers
 from training.checkpoint import newest_checkpoint
 from training.learner_group import LeadLearner
@@ -19,7 +20,7 @@ from training.shares import shares
 from training.train import train
 
 pytestmark = pytest.mark.ray
-pytest.importorskip("ray", reason="the `cluster` extra is not installed")
+pytest.importorskip("ray", reason=reason("ray"))
 
 
 def records(run: Path) -> list[dict]:

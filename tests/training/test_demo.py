@@ -282,12 +282,12 @@ def test_the_shipped_policy_drives_in_pybullet_over_ros_2(tmp_path):
 @pytest.mark.ros
 @pytest.mark.slow
 @pytest.mark.timeout(420)
-def test_the_whole_road_in_a_minute(tmp_path):
+def test_the_whole_road_in_half_a_minute_and_what_starting_and_driving_take(tmp_path):
     out, numbers = tmp_path / "demo", tmp_path / "demo.json"
     done = subprocess.run(
         [
             *(sys.executable, str(ROOT / "ferry.py"), "demo"),
-            *("--minutes", "1", "--out", str(out), "--json", str(numbers)),
+            *("--minutes", "0.5", "--out", str(out), "--json", str(numbers)),
         ],
         capture_output=True,
         text=True,
@@ -297,8 +297,8 @@ def test_the_whole_road_in_a_minute(tmp_path):
     assert done.returncode == 0, done.stderr
     found = json.loads(numbers.read_text())
     assert set(found) == KEYS
-    assert found["training_s"] > 20.0
-    # A policy of half a minute stands at least: standing still scores about 0.45 in MuJoCo.
+    assert found["training_s"] > 10.0
+    # A policy of 20 s stands at least: standing still scores about 0.45 in MuJoCo.
     assert found["tracking_mujoco"] > 0.3
     assert 0.0 <= found["tracking_pybullet_ros"] <= 1.0
     assert found["tick_us"]["p50"] > 0.0

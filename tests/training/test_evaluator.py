@@ -14,6 +14,7 @@ from deploy.policy import OnnxPolicy
 from deploy.safety import Verdict
 from real.errors import ContractMismatch, FerryError
 from real.spec import load_robot
+from tests.extras import need
 from tests.training.short_run import short_config, short_run
 from training.checkpoint import checkpoint_folders, set_pointer
 from training.contract import run_contract
@@ -141,7 +142,7 @@ def test_progress_is_told_and_reaches_its_end():
 
 @pytest.mark.slow
 def test_pybullet_gives_the_same_commands_and_a_standing_robot_the_same_score(standing):
-    pytest.importorskip("pybullet")
+    need("pybullet")
     theirs = evaluate(Standing(), CONFIG, suite="pybullet", episodes=2, seed=1)
     assert theirs.suite == "pybullet"
     for a, b in zip(standing.each[:2], theirs.each, strict=True):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from real.errors import FerryError
+from tests.extras import need
 from training.contract import run_contract
 from training.export import export_run
 from training.gym_run import load_any_run_config, mean_return
@@ -105,7 +106,7 @@ def test_cartpole_is_learned(tmp_path) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 def test_actors_of_the_ray_runtime_have_gymnasium_worlds_too(tmp_path, address) -> None:
-    pytest.importorskip("ray")
+    need("ray")
     config = load_any_run_config("gym", [*SMALL, "training.runtime.actors=1"])
     result = train(config, tmp_path / "run", steps=1024, runtime="ray", address=address)
     assert result.steps >= 1024

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sim.env import make_env
+from tests.extras import need
 from training import ant_bench, train_bench
 from training.a1_bench import Reached
 from training.ant_bench import Contender, bench_ant
@@ -22,7 +23,7 @@ SMALL = ["sim.worlds=8", "training.horizon=4", "training.ppo.epochs=1"]
 
 @pytest.mark.parametrize("name", sorted(TRAINERS))
 def test_a_peers_actor_becomes_one_of_ours_that_acts_alike(name: str) -> None:
-    pytest.importorskip(name, reason=f"{name} is not here; pip install 'ferry[peers]'")
+    need(name)
     config = load_run_config("cartpole_balance", SMALL)
     env = make_env(config, seed=1)
     run = TRAINERS[name](env, config, 1)
