@@ -64,7 +64,7 @@ class VelocityScore:
         if truth is None:
             return
         six: list[float] = [*truth.lin_vel_b.tolist(), *truth.ang_vel_b.tolist()]
-        parts = dict(zip(VELOCITIES, six, strict=True))
+        parts: dict[str, float] = dict(zip(VELOCITIES, six, strict=True))
         self._errors.append(np.array([parts[n] for n in self._names]) - command)
 
     def miss(self, command: Array) -> None:
