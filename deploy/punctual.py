@@ -11,9 +11,10 @@ import gc
 import sys
 import time
 
-#: The last part of a wait is spent looking at the clock [s]: a thread that sleeps wakes some 50 us
-#: late even with a sharp timer. At 200 Hz this costs at most 2 % of one core, at 50 Hz 0.5 %.
-SPIN_S = 1e-4
+#: The last part of a wait is spent looking at the clock: at most so long [s], and no more than this
+#: share of the wait. A thread that sleeps wakes some 50 us late even with a sharp timer, and later
+#: where a core has to be woken, too. It costs 1 % of one core at 50 Hz, and never more than 4 %.
+SPIN_S, SPIN_SHARE = 2e-4, 0.04
 #: How long a thread of a node may keep the interpreter's lock once another wants it [s]. Python's
 #: own 5 ms are a whole period at 200 Hz.
 SWITCH_S = 2e-4
@@ -36,10 +37,10 @@ def sharpen_timers() -> bool:
 
 
 def wait(seconds: float) -> None:
-    """Sleep, but for the last :data:`SPIN_S`, in which the clock is looked at until it is time."""
+    """Sleep, but for the end (:data:`SPIN_S`), in which the clock is looked at until it is time."""
     end_ns = time.monotonic_ns() + round(seconds * 1e9)
-    if seconds > SPIN_S:
-        time.sleep(seconds - SPIN_S)
+    if seconds > 0.0:
+        time.sleep(seconds - min(SPIN_S, SPIN_SHARE * seconds))
     while time.monotonic_ns() < end_ns:
         pass
 
