@@ -37,7 +37,11 @@ def sharpen_timers() -> bool:
 
 
 def wait(seconds: float) -> None:
-    """Sleep, but for the end (:data:`SPIN_S`), in which the clock is looked at until it is time."""
+    """Sleep, but for the end (:data:`SPIN_S`), in which the clock is looked at until it is time.
+
+    Other threads of the process do not get the interpreter's lock in it, and so nobody else has it
+    when the time has come.
+    """
     end_ns = time.monotonic_ns() + round(seconds * 1e9)
     if seconds > 0.0:
         time.sleep(seconds - min(SPIN_S, SPIN_SHARE * seconds))
