@@ -26,6 +26,9 @@ def bench_deploy(
     seconds: Annotated[
         float, typer.Option(min=1.0, help="Length of each run: at 50 Hz, then at 200 Hz.")
     ] = 30.0,
+    rate: Annotated[
+        list[int] | None, typer.Option(help="Only at 50 or 200 Hz; may be given twice.")
+    ] = None,
     bundle: Annotated[
         Path | None, typer.Option(help="A bundle (.onnx); else the A1 policy that ships.")
     ] = None,
@@ -34,10 +37,10 @@ def bench_deploy(
 
     Example: `ferry bench deploy --json --seconds 600`
     """
-    from deploy.bench import BUNDLE, table_rows
+    from deploy.bench import BUNDLE, RATES, table_rows
     from deploy.bench import bench_deploy as run
 
-    result = run(seconds=seconds, bundle=bundle or BUNDLE)
+    result = run(seconds=seconds, bundle=bundle or BUNDLE, rates=rate or RATES)
     if as_json:
         typer.echo(json.dumps(result))
         return

@@ -120,6 +120,10 @@ class StateReader:
         self._rotation = np.asarray(robot.imu_rotation, dtype=np.float64)
         self._identity = bool(np.array_equal(self._rotation, (1.0, 0.0, 0.0, 0.0)))
 
+    def order(self, names: Sequence[str]) -> NDArray[np.intp]:
+        """Places of the wanted joints among ``names``; see :meth:`JointOrder.of`."""
+        return self._order.of(names)
+
     def read(self, joints: Any, imu: Any | None) -> RobotState:
         """One state (N = 1) of messages that carry the same stamp.
 
@@ -156,7 +160,7 @@ class StateReader:
         )
 
     def _imu(self, imu: Any) -> tuple[Array, Array, Array]:
-        frame, robot = imu.header.frame_id, self._robot
+        frame, robot = str(imu.header.frame_id), self._robot
         if frame not in (robot.base_link, robot.imu_link):
             raise FerryError(
                 f"/imu/data is in frame {frame!r}; expected {robot.base_link!r} or "
@@ -166,8 +170,13 @@ class StateReader:
             raise FerryError("/imu/data has no orientation (its covariance begins with -1)")
         o, g, a = imu.orientation, imu.angular_velocity, imu.linear_acceleration
         quat = np.array([o.w, o.x, o.y, o.z])
-        gyro, acc = np.array([g.x, g.y, g.z]), np.array([a.x, a.y, a.z])
-        if frame == robot.base_link or self._identity:
+        return self.in_base(frame, quat, np.array([g.x, g.y, g.z]), np.array([a.x, a.y, a.z]))
+
+    def in_base(
+        self, frame: str, quat: Array, gyro: Array, acc: Array
+    ) -> tuple[Array, Array, Array]:
+        """Quaternion ``[4]``, angular velocity and acceleration ``[3]`` of an IMU, of the base."""
+        if frame == self._robot.base_link or self._identity:
             return quat, gyro, acc
         # q_wb = q_wi q_ib, v_b = R_bi v_i
         back = conjugate(self._rotation)

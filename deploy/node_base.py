@@ -31,6 +31,7 @@ from deploy.convert import LATCHED, TOPICS
 from deploy.graph import STATUS_ENV
 from deploy.links import Links
 from deploy.parameters import usage
+from deploy.punctual import settle_memory
 from deploy.records import OK, diagnostics
 from real.errors import FerryError
 
@@ -263,6 +264,7 @@ def run_node(factory: Callable[[], FerryNode], args: Sequence[str] | None = None
         node.start()
         executor = make_executor()
         executor.add_node(node)
+        settle_memory()
         while not stopping and node.exit_code is None:
             executor.spin_once(timeout_sec=0.05)
         code = node.exit_code or 0

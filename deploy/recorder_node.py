@@ -104,6 +104,7 @@ class RecorderNode(ManagedNode):
             Path(self.given("path")),
             {topic: _described(type_) for topic, type_ in types.items()},
             metadata={"ferry": self._metadata()},
+            latched=LATCHED,
             settings=self._settings,
         )
         self._reported_lost = 0

@@ -5,21 +5,26 @@ the operating system as a complete chunk several times a second, and lets the di
 second, so that neither a killed process nor a power failure costs more than the last second. While
 the disk does not take anything the buffer fills; then the oldest messages are dropped, and counted
 by topic.
+
+A recording into a folder is a bag of rosbag2: each part begins with what the latched topics said
+last, and ``metadata.yaml`` lists the parts.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deploy.bag_index import NAME, PartIndex, bag_metadata, offered_qos, write_whole
 from real.errors import FerryError
 from real.log import LogWriter
-from real.log_parts import SUFFIX, part_path
+from real.log_parts import REPEATED, SUFFIX, part_path
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +79,9 @@ class _Buffer:
     """What waits for the disk. Used under the recording's lock."""
 
     limit: int
+    latched: frozenset[str]
+    #: What latched topics said last, of what has left the buffer, and when [ns since 1970].
+    said: dict[str, tuple[bytes, int]] = field(default_factory=dict[str, tuple[bytes, int]])
     rows: deque[tuple[str, bytes, int]] = field(default_factory=deque[tuple[str, bytes, int]])
     size: int = 0
     received: Counter[str] = field(default_factory=Counter[str])
@@ -84,17 +92,21 @@ class _Buffer:
         self.rows.append((topic, data, log_ns))
         self.size += len(data)
         while self.size > self.limit:
-            lost, bytes_, _ = self.rows.popleft()
-            self.size -= len(bytes_)
-            self.dropped[lost] += 1
+            self.dropped[self._pop()[0]] += 1
+
+    def _pop(self) -> tuple[str, bytes, int]:
+        topic, data, log_ns = row = self.rows.popleft()
+        self.size -= len(data)
+        if topic in self.latched:
+            self.said[topic] = (data, log_ns)
+        return row
 
     def take(self, limit: int) -> list[tuple[str, bytes, int]]:
         out: list[tuple[str, bytes, int]] = []
         taken = 0
         while self.rows and taken < limit:
-            out.append(self.rows.popleft())
+            out.append(self._pop())
             taken += len(out[-1][1])
-        self.size -= taken
         return out
 
     def put_back(self, rows: list[tuple[str, bytes, int]], *, lost: str) -> None:
@@ -112,6 +124,7 @@ class Recording:
             ``NAME/NAME_0000.mcap`` and so on.
         topics: topic -> type name and definition, see :meth:`real.log.LogWriter.add_topic`.
         metadata: records of text kept in every file.
+        latched: topics of which every file shall begin with the newest message.
         settings: sizes; the defaults if None.
         open_log: opens one file.
 
@@ -125,6 +138,7 @@ class Recording:
         topics: Mapping[str, tuple[str, str]],
         *,
         metadata: Mapping[str, Mapping[str, str]] | None = None,
+        latched: Collection[str] = (),
         settings: RecordingSettings | None = None,
         open_log: Callable[..., LogWriter] = LogWriter,
     ) -> None:
@@ -135,11 +149,14 @@ class Recording:
         if self._splits:
             _make_folder(path)
         self.parts = 0
+        self._index: list[PartIndex] = []
+        #: Parts that ``metadata.yaml`` tells of.
+        self._described = 0
         self._problem = ""
         #: When the call of the disk that is going on began [s], 0 between calls.
         self._inside_s = 0.0
         self._lock = threading.Lock()
-        self._buffer = _Buffer(self._settings.buffer_bytes)
+        self._buffer = _Buffer(self._settings.buffer_bytes, frozenset(latched))
         self._log: LogWriter | None = self._open()
         self._flushed_s = self._synced_s = time.monotonic()
         self._closing = threading.Event()
@@ -240,6 +257,8 @@ class Recording:
             more = self._take(log)
             if more or time.monotonic() - self._flushed_s >= FLUSH_S:
                 self._flush(log)
+        if self._described < self.parts:
+            self._describe()
 
     def _ready(self) -> LogWriter:
         """The file to write to; the next one where that is full or old."""
@@ -256,16 +275,27 @@ class Recording:
     def _take(self, log: LogWriter) -> bool:
         """Move a batch into the file's chunk; whether it was a full one."""
         with self._lock:
+            said = {} if log.count else dict(self._buffer.said)
             rows = self._buffer.take(BATCH)
+        if said and rows:
+            self._repeat(log, said, rows[0][2])
         for i, (topic, data, log_ns) in enumerate(rows):
             try:
                 log.write(topic, data, log_ns=log_ns)
+                self._index[-1].add(topic, log_ns)
             except Exception:
                 # That one would fail again; those behind it wait for the next attempt.
                 with self._lock:
                     self._buffer.put_back(rows[i + 1 :], lost=topic)
                 raise
         return sum(len(data) for _, data, _ in rows) >= BATCH
+
+    def _repeat(self, log: LogWriter, said: dict[str, tuple[bytes, int]], log_ns: int) -> None:
+        """Begin a part with what was said before it, at the time of its own first message."""
+        log.add_metadata(REPEATED, {topic: str(at_ns) for topic, (_, at_ns) in said.items()})
+        for topic, (data, at_ns) in said.items():
+            log.write(topic, data, log_ns=log_ns, publish_ns=at_ns)
+            self._index[-1].add(topic, log_ns)
 
     def _flush(self, log: LogWriter) -> None:
         log.flush()
@@ -281,18 +311,29 @@ class Recording:
             while self._take(log):
                 self._flush(log)
             log.close(sync=self._settings.sync)
+            self._describe()
         except Exception:
             if self._log is not None:
                 self._log.abandon()
             raise
+
+    def _describe(self) -> None:
+        """Write ``metadata.yaml``, which makes a bag of a folder."""
+        if self._splits:
+            distro, latched = os.environ.get("ROS_DISTRO", ""), self._buffer.latched
+            text = bag_metadata(self._index, self._topics, latched, ros_distro=distro)
+            write_whole(self.path / NAME, text, sync=self._settings.sync)
+        self._described = self.parts
 
     def _open(self) -> LogWriter:
         path = part_path(self.path, self.parts) if self._splits else self.path
         # The thread says when it is flushed, so that writing never waits for the disk.
         log = self._open_log(path, metadata=self._metadata, flush_s=float("inf"))
         for topic, (type_name, definition) in self._topics.items():
-            log.add_topic(topic, type_name, definition)
+            qos = offered_qos(latched=topic in self._buffer.latched)
+            log.add_topic(topic, type_name, definition, qos=qos)
         self.parts += 1
+        self._index.append(PartIndex(path.name))
         self._opened_s = time.monotonic()
         return log
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from deploy.channel import Channel, Disturbance
 from deploy.checks import upright
+from deploy.rehearsal_score import score_of
 from deploy.robot_loop import RobotLoop
 from deploy.schedule import Schedule
 from real.errors import FerryError
@@ -28,7 +29,6 @@ PATIENCE_S = 60.0
 TIMEOUT_PERIODS = 3.0
 #: Cosine of the tilt beyond which a robot has fallen, 1.0 rad.
 FALLEN = float(np.cos(1.0))
-VELOCITIES = ("vx", "vy", "vz", "wx", "wy", "wz")
 
 
 class Rehearsal:
@@ -43,7 +43,7 @@ class Rehearsal:
         self._targets: Channel[Array | None] = Channel(how, rngs[1])
         self.difference, self.samples = 0.0, 0
         self.falls, self.stops = 0, list[str]()
-        self._errors: list[Array] = []
+        self._score = score_of(node.shadow.contract, dt_s=self._spec.physics_dt_s)
 
     def _begin(self) -> tuple[RobotLoop, Any, RobotState]:
         """A robot that stands, armed: with nothing lost or late on the way."""
@@ -62,7 +62,8 @@ class Rehearsal:
         state, deadline = self._stamped(robot.start()), time.monotonic() + PATIENCE_S
         while True:
             state = self._step(loop, state)
-            node.drive(np.zeros(node.shadow.contract.command.dim))
+            if not node.frame:  # without a target an arm stays where it is
+                node.drive(np.zeros(node.shadow.contract.command.dim))
             node.tell(state)
             refused = node.arm(state) if node.commands else "no /joint_command has come"
             if not refused:
@@ -89,16 +90,16 @@ class Rehearsal:
                 command = schedule.commands[min(row, schedule.commands.shape[0] - 1)]
                 stopped = self._exchange(loop, state, command)
                 state = self._step(loop, state)
-                truth = robot.ground_truth()
-                fell = not float(upright(state.quat_wb)[0]) >= FALLEN
+                fell = self._fell(state)
                 if stopped or fell:
                     self.falls += int(fell)
                     self.stops.append(f"{step * self._spec.physics_dt_s:.2f} s: {self._why(fell)}")
+                    self._score.miss(command)
                     self._node.safety_stop()
                     robot.close()
                     loop, robot, state = self._begin()
-                elif truth is not None:
-                    self._errors.append(self._error(command, truth))
+                else:
+                    self._score.add(command, state, robot.ground_truth())
         finally:
             robot.close()
         return self.result(schedule)
@@ -128,27 +129,21 @@ class Rehearsal:
             apart = float(np.abs(targets - tick.command.q_des[0]).max())
             self.difference = max(self.difference, apart)
 
+    def _fell(self, state: RobotState) -> bool:
+        """Whether it lies; what is bolted to its place cannot."""
+        return self._spec.base != "fixed" and not float(upright(state.quat_wb)[0]) >= FALLEN
+
     def _why(self, fell: bool) -> str:
         return "fell" if fell else self._node.reason()
 
-    def _error(self, command: Array, truth: Any) -> Array:
-        """Velocity less command, by the names of the contract."""
-        six: list[float] = [*truth.lin_vel_b.tolist(), *truth.ang_vel_b.tolist()]
-        parts: dict[str, float] = dict(zip(VELOCITIES, six, strict=True))
-        names = self._node.shadow.contract.command.names
-        return np.array([parts[n] for n in names]) - command
-
     def result(self, schedule: Schedule) -> dict[str, Any]:
         """What :func:`deploy.rehearse.rehearse` reads."""
-        errors = np.array(self._errors)
-        names = self._node.shadow.contract.command.names
-        rms: list[float] = np.sqrt((errors**2).mean(axis=0)).tolist() if errors.size else []
         return {
             "samples": self.samples,
             "max_difference": self.difference,
             "falls": self.falls,
             "stops": self.stops,
-            "rms_error": dict(zip(names, rms, strict=False)),
+            **self._score.result(),
             "lost": self._states.lost + self._targets.lost,
             "seconds": schedule.seconds,
         }

@@ -25,7 +25,7 @@ from std_srvs.srv import Trigger
 from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.controller import Controller
-from deploy.convert import CommandReader, StateWriter, make_twist, to_ns
+from deploy.convert import CommandReader, StateWriter, make_pose, make_twist, to_ns
 from deploy.modes import Mode
 from deploy.node_base import FerryNode
 from deploy.policy import OnnxPolicy
@@ -64,7 +64,6 @@ class RehearsalNode(FerryNode):
         self._reader = CommandReader(contract.actuated, what="/joint_command")
         self._has_imu = spec.imu_link is not None
         self._joints, self._imu = self.publish_on("/joint_states"), self.publish_on("/imu/data")
-        self._twist = self.publish_on("/cmd_vel")
         self._intro = self.publish_on("/robot/contract")
         self._intro.publish(String(data=contract.to_json()))
         self.commands: dict[int, Array | None] = {}
@@ -75,6 +74,9 @@ class RehearsalNode(FerryNode):
         self._disarm = self.create_client(Trigger, "/disarm")
         settings = load_config(SafetySettings, plan["safety_settings"])
         bundle = read_bundle(plan["bundle"])
+        #: In which an arm's poses are; empty for a robot that is told velocities.
+        self.frame = "" if bundle.contract.reach is None else bundle.contract.base_link
+        self._wishes = self.publish_on("/target_pose" if self.frame else "/cmd_vel")
         self.shadow = Controller(OnnxPolicy(bundle), 1, settings=settings)
         self.shadow.safety.enforce(agree(bundle.contract, contract)[0])
         #: The robot's time [ns], by which the nodes count ages; watchdogs stand while it stands.
@@ -153,10 +155,11 @@ class RehearsalNode(FerryNode):
     def drive(self, command: Array) -> None:
         """Publish what the operator wants and let the policy node take it."""
         before = self.policy.commands_heard
-        names = self.shadow.contract.command.names
-        twist = make_twist(command.tolist(), names)
+        wish: Any = make_pose(command.tolist(), self.frame) if self.frame else None
+        if wish is None:
+            wish = make_twist(command.tolist(), self.shadow.contract.command.names)
         self._until_heard(
-            lambda: self._twist.publish(twist),
+            lambda: self._wishes.publish(wish),
             lambda: self.policy.commands_heard != before,
             self.policy,
         )
@@ -176,7 +179,7 @@ class RehearsalNode(FerryNode):
         self.wait(
             lambda: (
                 all(out.get_subscription_count() >= 2 for out in outs)
-                and self._twist.get_subscription_count() >= 1
+                and self._wishes.get_subscription_count() >= 1
                 and self.count_subscribers("/policy/joint_command") >= 1
                 and self._arm.service_is_ready()
                 and self.policy.introduced

@@ -3,7 +3,8 @@
 The policy and the safety node run in lock-step with a simulated robot, see
 :mod:`deploy.rehearsal_process`. First undisturbed: every command must be the one that
 :class:`~deploy.controller.Controller` gives in process for the same states. Then with delays and
-losses on the way, and a table says what these did to tracking and falls.
+losses on the way, and a table says what these did to tracking and falls, or to the poses that an
+arm reaches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import Any
 from deploy.channel import Disturbance
 from deploy.graph import choose_robot, graph
 from deploy.preflight import preflight
-from deploy.schedule import tour
+from deploy.rehearsal_score import score_rows
+from deploy.schedule import arm_tour, tour
 from real.errors import FerryError
 
 HEADER = ("", "undisturbed", "disturbed")
@@ -41,8 +43,8 @@ class RehearsalResult:
 
     Attributes:
         plain: of the undisturbed run: ``samples``, ``max_difference`` to the controller in process
-            [rad or m], ``falls``, ``stops``, ``rms_error`` of velocities by name, messages ``lost``
-            and ``seconds``.
+            [rad or m], ``falls``, ``stops``, ``rms_error`` of velocities by name, ``poses`` of an
+            arm (:class:`~deploy.rehearsal_score.PoseScore`), messages ``lost`` and ``seconds``.
         disturbed: the same of the run with faults, or None if none were asked for.
         disturbance: which.
     """
@@ -76,13 +78,12 @@ class RehearsalResult:
         runs = (self.plain, self.disturbed)
         rows = [
             ("commands compared or sent", *(_text(r, "samples") for r in runs)),
-            ("falls", *(_text(r, "falls") for r in runs)),
             ("stops", *("-" if r is None else str(len(r["stops"])) for r in runs)),
             ("messages lost", *(_text(r, "lost") for r in runs)),
         ]
-        for name in self.plain["rms_error"]:
-            errors = ("-" if r is None else _error(r, name) for r in runs)
-            rows.append((f"rms error of {name}", *errors))
+        if self.plain.get("poses") is None:  # what is bolted to its place does not fall
+            rows.insert(1, ("falls", *(_text(r, "falls") for r in runs)))
+        rows += [(a, b, c) for a, b, c in score_rows(self.plain, self.disturbed)]
         first = "-" if self.disturbed is None or not self.disturbed["stops"] else ""
         if not first and self.disturbed is not None:
             rows.append(("first stop", "-", str(self.disturbed["stops"][0])))
@@ -104,11 +105,12 @@ def rehearse(
         robot: ``sim:pybullet`` or ``sim:mujoco``.
         disturbance: of every message on its way, states to the nodes and commands to the robot.
             Simulated time passes in physics steps, so a message arrives at the next one.
-        seconds: simulated length of each run, a tour of the command range [s].
+        seconds: simulated length of each run, a tour of the command range or, of an arm, of poses
+            for 3 s each [s].
         seed: of delays and losses.
 
     Raises:
-        FerryError: the robot is not simulated, the bundle commands poses, or a run failed.
+        FerryError: the robot is not simulated, or a run failed.
     """
     choice = choose_robot(robot)
     cleared = preflight(bundle, choice)
@@ -118,13 +120,14 @@ def rehearse(
             "sim:mujoco"
         )
     contract = cleared.bundle.contract
-    if contract.reach is not None:
-        raise FerryError(
-            f"{bundle}: a rehearsal plays velocity commands, and this policy is told poses"
-        )
+    played = (
+        tour(contract.command, seconds=seconds)
+        if contract.reach is None
+        else arm_tour(contract, seconds=seconds)
+    )
     with tempfile.TemporaryDirectory(prefix="ferry-rehearsal-") as name:
         folder = Path(name)
-        tour(contract.command, seconds=seconds).save(folder / "schedule.json")
+        played.save(folder / "schedule.json")
         (folder / "safety.yaml").write_text("ramp_s: 0.0\n")  # it stands in the default pose
         plan = {
             "bundle": str(bundle.absolute()),
@@ -197,11 +200,6 @@ def _run(plan: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) 
 
 def _text(run: Mapping[str, Any] | None, name: str) -> str:
     return "-" if run is None else str(run[name])
-
-
-def _error(run: Mapping[str, Any], name: str) -> str:
-    value = run["rms_error"].get(name)
-    return "not measured" if value is None else f"{value:.3f}"
 
 
 def _finite(run: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from deploy import punctual
 from deploy.timing import Window
 from real.errors import FerryError
 from real.robot_io import RobotIO
@@ -50,7 +51,7 @@ class RobotLoop:
         command_timeout_s: age at which a command is too old [s].
         publish: called with each state, in the loop's thread.
         clock: nanoseconds of a clock that never goes back.
-        sleep: waits for a number of seconds.
+        sleep: waits for a number of seconds, to the point.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class RobotLoop:
         command_timeout_s: float,
         publish: Callable[[RobotState], None],
         clock: Callable[[], int] = time.monotonic_ns,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] = punctual.wait,
     ) -> None:
         self._robot = robot
         self._spec = spec
@@ -116,6 +117,7 @@ class RobotLoop:
         stop and the driver is closed.
         """
         state: RobotState | None = None
+        punctual.sharpen_timers()
         try:
             state = self._started()
             period_ns = round(self._robot.period_s * 1e9)

@@ -22,6 +22,7 @@ from deploy.convert import CommandReader, StateWriter, set_stamp, to_ns
 from deploy.lifecycle import ManagedNode
 from deploy.links import Links, asked
 from deploy.node_base import run_node
+from deploy.punctual import share_the_interpreter
 from deploy.records import ERROR, OK, WARN, OdometryWriter
 from deploy.robot_loop import RobotLoop
 from deploy.timing import Window
@@ -139,8 +140,8 @@ class RobotNode(ManagedNode):
         publish = partial(self._publish, began)
         loop = self._loop = RobotLoop(robot, spec, command_timeout_s=timeout_s, publish=publish)
         loop.block(INACTIVE)
-        # Named, so that a stuck driver is seen in a stack dump; a daemon, so that it cannot keep
-        # the process alive after `close` has given up on it.
+        # Named for stack dumps of a stuck driver; a daemon, so that it cannot keep the process
+        # alive after `close` has given up on it.
         self._thread = threading.Thread(
             target=self._run, args=(loop, began), name="robot-loop", daemon=True
         )
@@ -341,6 +342,7 @@ def _clock(stamp_ns: int) -> Any:
 
 def main() -> None:
     """Entry point of ``python -m deploy.robot_node``."""
+    share_the_interpreter()  # its loop shall not wait for what comes from the network
     sys.exit(run_node(RobotNode))
 
 

@@ -15,6 +15,7 @@ from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import Imu, JointState
 
 from deploy.convert import StateReader
+from deploy.state_bytes import StateBytes
 from real.contract import RobotContract
 from real.errors import FerryError
 from real.signals import RobotState
@@ -56,6 +57,7 @@ class StateStream:
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._reader = StateReader(joints, robot)
+        self._bytes = StateBytes(self._reader.in_base)
         self._has_imu = robot.imu_link is not None
         self._clock = clock
         self._joints: dict[int, bytes] = {}
@@ -84,11 +86,21 @@ class StateStream:
             if self._pair is None:
                 raise FerryError("no state has come yet")
             joints, imu = self._pair
-            self._decoded = self._reader.read(
-                deserialize_message(joints, JointState),
-                None if imu is None else deserialize_message(imu, Imu),
+            stamp_ns = peek_stamp_ns(joints)
+            self._decoded = self._bytes.read(joints, imu, stamp_ns=stamp_ns) or self._decode(
+                joints, imu
             )
         return self._decoded
+
+    def _decode(self, joints: bytes, imu: bytes | None) -> RobotState:
+        """As messages; and learn from them how to read the next ones in place."""
+        state_of = deserialize_message(joints, JointState)
+        turn_of = None if imu is None else deserialize_message(imu, Imu)
+        state = self._reader.read(state_of, turn_of)
+        order = self._reader.order(state_of.name)
+        frame = "" if turn_of is None else turn_of.header.frame_id
+        self._bytes.learn(joints, imu, state=state, order=order, frame=frame)
+        return state
 
     def lacks(self) -> str:
         """What keeps states from being complete, or nothing."""

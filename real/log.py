@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,41 +26,13 @@ from mcap.writer import Writer
 from mcap_ros2.decoder import DecoderFactory
 
 from real.errors import FerryError, nearest
-from real.log_parts import parts_of
+from real.log_parts import REPEATED, Repeats, parts_of
 from real.log_rows import READERS, Rows, TopicLog
+from real.log_spool import Spool
 
 logger = logging.getLogger(__name__)
 
 _MAGIC = b"\x89MCAP0\r\n"
-
-
-class _Spool:
-    """What an MCAP writer wrote and the operating system has not taken yet.
-
-    A full disk takes a part of what it is given, and raises. What it took is forgotten here and
-    nothing else, so that the file goes on without a gap once there is room again.
-    """
-
-    def __init__(self, file: FileIO) -> None:
-        self._file = file
-        self._waiting = bytearray()
-        self.size = 0
-
-    def write(self, data: bytes) -> int:
-        self._waiting += data
-        self.size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        """What the MCAP writer calls after each chunk; :meth:`drain` is what reaches the file."""
-
-    def drain(self) -> None:
-        while self._waiting:
-            taken = self._file.write(self._waiting) or 0
-            del self._waiting[:taken]
 
 
 class LogWriter:
@@ -97,18 +68,18 @@ class LogWriter:
             raise FerryError(f"log {self.path} exists already; give another name") from error
         except OSError as error:
             raise FerryError(f"log {self.path} cannot be written: {error.strerror}") from error
-        self._spool = _Spool(self._stream)
+        self._spool = Spool(self._stream)
         self._writer = Writer(cast("Any", self._spool))
         self._writer.start(profile="ros2", library="ferry")
         for name, values in (metadata or {}).items():
-            self._writer.add_metadata(name, dict(values))
+            self.add_metadata(name, values)
         self._finished = False
         self._flush_s = flush_s
         self._flushed_s = time.monotonic()
         self._channels: dict[str, int] = {}
         self._schemas: dict[str, int] = {}
 
-    def add_topic(self, topic: str, type_name: str, definition: str) -> None:
+    def add_topic(self, topic: str, type_name: str, definition: str, *, qos: str = "") -> None:
         """Announce a topic.
 
         Args:
@@ -116,14 +87,22 @@ class LogWriter:
             type_name: e.g. ``sensor_msgs/msg/JointState``.
             definition: text of the type and all types in it, as the registry entry ``ros2msg``
                 describes.
+            qos: profiles that it is offered with, YAML as rosbag2 keeps it; empty: not told.
         """
         if type_name not in self._schemas:
             self._schemas[type_name] = self._writer.register_schema(
                 type_name, SchemaEncoding.ROS2, definition.encode()
             )
         self._channels[topic] = self._writer.register_channel(
-            topic, MessageEncoding.CDR, self._schemas[type_name]
+            topic,
+            MessageEncoding.CDR,
+            self._schemas[type_name],
+            metadata={"offered_qos_profiles": qos} if qos else {},
         )
+
+    def add_metadata(self, name: str, values: Mapping[str, str]) -> None:
+        """Write a record of text; it stands before the messages that are written later."""
+        self._writer.add_metadata(name, dict(values))
 
     def write(self, topic: str, data: bytes, *, log_ns: int, publish_ns: int | None = None) -> None:
         """Append one serialised message of an announced topic.
@@ -261,6 +240,7 @@ class _Reading:
         self.metadata: dict[str, dict[str, str]] = {}
         self.seen: list[str] = []
         self.damage: list[str] = []
+        self._repeats = Repeats()
         self._topics = topics
         self._decoders = DecoderFactory()
 
@@ -270,9 +250,12 @@ class _Reading:
         schemas: dict[int, Schema] = {}
         channels: dict[int, Channel] = {}
         damage: list[str] = []
+        self._repeats.begin()
         for record in _records(file, damage):
             if isinstance(record, Schema):
                 schemas[record.id] = record
+            elif isinstance(record, Metadata) and record.name == REPEATED:
+                self._repeats.announce(record.metadata)
             elif isinstance(record, Metadata):
                 self.metadata[record.name] = dict(record.metadata)
             elif isinstance(record, Channel):
@@ -286,6 +269,8 @@ class _Reading:
     def _add(self, record: Message, channel: Channel, schema: Schema | None) -> None:
         topic = channel.topic
         if topic in self.skipped or (self._topics is not None and topic not in self._topics):
+            return
+        if self._repeats.known(topic, record.log_time):
             return
         if topic not in self.rows:
             found = _open_topic(channel, schema, self._decoders)

@@ -1,4 +1,4 @@
-"""Poses as commands: what an arm is asked to reach, and which poses may be asked for."""
+"""Poses as commands: which poses an arm may be asked for, and when one counts as reached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from real.kinematics import Chain, Kinematics
+from real.errors import FerryError
+from real.kinematics import Chain, Kinematics, pose_error
 from real.spec import JointSpec
 
 Array = NDArray[np.float64]
@@ -19,6 +20,13 @@ POSE_UNITS = ("m", "m", "m", "1", "1", "1", "1")
 
 #: Candidates of one draw. With one in ten inside the box, one draw in 500 finds none.
 CANDIDATES = 64
+
+#: A pose is reached within this of its position [m] and orientation [rad].
+REACHED_M, REACHED_RAD = 0.02, 0.1
+
+#: A pose is reached if it is kept for this long at the end of its time [s], and counts if it was
+#: commanded for at least the other.
+HELD_S, FAIR_S = 0.2, 2.5
 
 
 @dataclass(frozen=True)
@@ -114,3 +122,56 @@ class ReachSpace:
         quat: Array = safe[:, 3:] / np.linalg.norm(safe[:, 3:], axis=1, keepdims=True)
         quat = np.where(quat[:, :1] < 0.0, -quat, quat)
         return np.concatenate([np.clip(safe[:, :3], self._low, self._high), quat], axis=1)
+
+
+def reached(error: Array) -> NDArray[np.bool_]:
+    """Whether poses are reached; NaN is not.
+
+    Args:
+        error: ``[..., 6]``, see :func:`real.kinematics.pose_error`.
+    """
+    near = np.linalg.norm(error[..., :3], axis=-1) <= REACHED_M
+    return near & (np.linalg.norm(error[..., 3:], axis=-1) <= REACHED_RAD)
+
+
+def fair_spans(command: Array, *, steps: int) -> list[tuple[int, int]]:
+    """Where in ``[T, 7]`` each command begins and ends, of those that are kept for ``steps``."""
+    new = (command[1:] != command[:-1]).any(axis=1)
+    ends = [*(np.flatnonzero(new) + 1).tolist(), command.shape[0]]
+    starts = [0, *ends[:-1]]
+    return [(a, b) for a, b in zip(starts, ends, strict=True) if b - a >= steps]
+
+
+def poses_reached(command: Array, q: Array, kinematics: Kinematics, *, dt_s: float) -> Array:
+    """Share of commanded poses that N episodes of equal length reached and kept.
+
+    A command counts as reached if the end effector is within 2 cm and 0.1 rad of it in each of the
+    last :data:`HELD_S` of its time. Commands of less than :data:`FAIR_S` do not count: the end of
+    an episode may cut one short.
+
+    Args:
+        command: ``[T, N, 7]``, in force during each step.
+        q: ``[T, N, J]`` at the end of each step [rad or m]; NaN is nowhere.
+        kinematics: of the end effector.
+        dt_s: control period [s].
+
+    Returns:
+        ``[N]`` in [0, 1].
+
+    Raises:
+        FerryError: no command of an episode lasts long enough.
+    """
+    steps, num = command.shape[:2]
+    pose = kinematics.pose(q.reshape(steps * num, -1))
+    good = reached(pose_error(command.reshape(steps * num, 7), *pose)).reshape(steps, num)
+    held, fair = max(1, round(HELD_S / dt_s)), round(FAIR_S / dt_s)
+    scores = np.empty(num)
+    for episode in range(num):
+        spans = fair_spans(command[:, episode], steps=max(fair, held))
+        if not spans:
+            raise FerryError(
+                f"no pose was commanded for {FAIR_S:g} s in {steps} steps of {dt_s} s; score "
+                "longer runs"
+            )
+        scores[episode] = np.mean([good[b - held : b, episode].all() for _, b in spans])
+    return scores

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from real.errors import ConfigError
 from real.kinematics import Kinematics, pose_error
+from real.reach import reached
 from sim.reward_terms import RewardInput
 
 Array = NDArray[np.float64]
 Ids = NDArray[np.intp]
-
-#: A pose is reached within this of its position [m] and orientation [rad].
-REACHED_M, REACHED_RAD = 0.02, 0.1
 
 
 @dataclass(frozen=True)
@@ -104,16 +102,6 @@ class ReachMeasure:
         self._quat = np.array(state["reach_quat"], dtype=np.float64)
         self._velocity = np.array(state["reach_velocity"], dtype=np.float64)
         self._fresh = np.array(state["reach_fresh"], dtype=bool)
-
-
-def reached(error: Array) -> NDArray[np.bool_]:
-    """Whether poses are reached; NaN is not.
-
-    Args:
-        error: ``[..., 6]``, see :func:`real.kinematics.pose_error`.
-    """
-    near = np.linalg.norm(error[..., :3], axis=-1) <= REACHED_M
-    return near & (np.linalg.norm(error[..., 3:], axis=-1) <= REACHED_RAD)
 
 
 def _reach(x: RewardInput) -> ReachInput:

@@ -23,7 +23,7 @@ from deploy.policy import OnnxPolicy, Policy
 from deploy.safety import Verdict
 from real.contract import PolicyContract, RobotContract
 from real.errors import FerryError
-from real.reach import ReachSpace
+from real.reach import ReachSpace, poses_reached
 from real.spec import RobotSpec, load_robot
 from sim.measure import passive_hinges
 from sim.task import EnvConfig
@@ -41,7 +41,6 @@ from training.scores import (
     fall_steps,
     falls_per_minute,
     mean_interval,
-    poses_reached,
     tracking,
 )
 from training.suites import (
@@ -57,7 +56,7 @@ Float32 = NDArray[np.float32]
 
 #: What a score is: ``tracking`` of a velocity command (:func:`training.scores.tracking`), or the
 #: share of time ``upright`` (:func:`training.scores.balance`) where there is nothing to command, or
-#: the share of commanded poses that were ``reached`` (:func:`training.scores.poses_reached`).
+#: the share of commanded poses that were ``reached`` (:func:`real.reach.poses_reached`).
 Measure = Literal["tracking", "upright", "reached"]
 
 #: Episodes that choose the best checkpoint: more would cost training time, fewer would choose by

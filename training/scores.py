@@ -16,8 +16,6 @@ from scipy.special import gammaincinv, stdtrit
 
 from real.errors import FerryError
 from real.fall import FALL_TILT_RAD, low_steps
-from real.kinematics import Kinematics, pose_error
-from sim.arm_terms import reached
 
 Array = NDArray[np.float64]
 Steps = NDArray[np.intp]
@@ -30,10 +28,6 @@ SETTLE_S = 1.0
 
 #: A passive hinge that leans less counts as upright [rad].
 BALANCED_RAD = 0.2
-
-#: A pose is reached if it is kept for this long at the end of its time [s], and counts if it was
-#: commanded for at least the other.
-HELD_S, FAIR_S = 0.2, 2.5
 
 #: In arrays of fall steps: did not fall.
 NEVER = -1
@@ -181,44 +175,6 @@ def balance(lean_rad: Array, *, fallen_at: Steps) -> Array:
     before = np.where(fallen_at == NEVER, total, fallen_at)
     up = (lean_rad <= BALANCED_RAD) & (np.arange(total)[:, None] < before)
     return up.mean(axis=0)
-
-
-def poses_reached(command: Array, q: Array, kinematics: Kinematics, *, dt_s: float) -> Array:
-    """Share of commanded poses that N episodes of equal length reached and kept.
-
-    A command counts as reached if the end effector is within 2 cm and 0.1 rad of it in each of the
-    last :data:`HELD_S` of its time. Commands of less than :data:`FAIR_S` do not count: the end of
-    an episode may cut one short.
-
-    Args:
-        command: ``[T, N, 7]``, in force during each step.
-        q: ``[T, N, J]`` at the end of each step [rad or m]; NaN is nowhere.
-        kinematics: of the end effector.
-        dt_s: control period [s].
-
-    Returns:
-        ``[N]`` in [0, 1].
-
-    Raises:
-        FerryError: no command of an episode lasts long enough.
-    """
-    steps, num = command.shape[:2]
-    pose = kinematics.pose(q.reshape(steps * num, -1))
-    good = reached(pose_error(command.reshape(steps * num, 7), *pose)).reshape(steps, num)
-    held, fair = max(1, round(HELD_S / dt_s)), round(FAIR_S / dt_s)
-    scores = np.empty(num)
-    for episode in range(num):
-        new = (command[1:, episode] != command[:-1, episode]).any(axis=1)
-        ends = [*(np.flatnonzero(new) + 1).tolist(), steps]
-        starts = [0, *ends[:-1]]
-        spans = [(a, b) for a, b in zip(starts, ends, strict=True) if b - a >= max(fair, held)]
-        if not spans:
-            raise FerryError(
-                f"no pose was commanded for {FAIR_S:g} s in {steps} steps of {dt_s} s; score "
-                "longer runs"
-            )
-        scores[episode] = np.mean([good[b - held : b, episode].all() for _, b in spans])
-    return scores
 
 
 def upright_minutes(fallen_at: Steps, *, steps: int | Steps, dt_s: float) -> Array:

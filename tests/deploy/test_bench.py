@@ -7,9 +7,19 @@ import math
 import numpy as np
 import pytest
 
-from deploy.bench import BUNDLE, _growth_mib, _Run, at_rate, bench_deploy, table_rows, tick_times_us
+from deploy.bench import (
+    BUNDLE,
+    _chosen,
+    _growth_mib,
+    _Run,
+    at_rate,
+    bench_deploy,
+    table_rows,
+    tick_times_us,
+)
 from deploy.bundle import read_bundle
 from real.contract import RobotContract
+from real.errors import FerryError
 from real.spec import load_robot
 from tests.extras import need
 
@@ -47,6 +57,26 @@ def test_deadlines_count_from_the_first_command():
     said = {"steps": 500, "missed_deadlines": 40, "steps_before": 100, "missed_before": 37}
     run = _Run(said, 0.0, 0)
     assert (run.missed, run.deadlines) == (3, 403)
+
+
+def test_rates_are_those_two_and_each_is_run_once():
+    assert _chosen([200, 50, 200]) == [50, 200]
+    assert _chosen([200]) == [200]
+    with pytest.raises(FerryError, match=r"--rate 100: expected 50 or 200 \[Hz\]"):
+        bench_deploy(rates=[50, 100])
+    one = {
+        "tick_us": {"p50": 80.0, "p99": 100.0},
+        "message_to_command_ms": {"200": {"p50": 1.0, "p99": 2.0}},
+        "missed_deadlines": {"200": 1},
+        "deadlines": {"200": 400},
+        "period_error_ms_p99": 0.1,
+        "rss_growth_mib": 0.0,
+        "safety_stops": 0,
+        "seconds": 2.0,
+    }
+    rows = table_rows(one)
+    assert rows["missed deadlines at 200 Hz"] == "1 of 400"
+    assert not any("50 Hz" in name for name in rows)
 
 
 @pytest.mark.ros

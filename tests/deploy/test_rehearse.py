@@ -11,6 +11,8 @@ from deploy.bench import BUNDLE
 from deploy.channel import Channel, Disturbance
 from deploy.rehearse import RehearsalResult, read_seconds, read_share, rehearse
 from real.errors import FerryError
+from tests.deploy.stand_bundle import write_bundle
+from tests.deploy.test_reach import arm_contract
 from tests.extras import need
 
 MS = 1_000_000
@@ -105,3 +107,21 @@ def test_the_graph_equals_the_controller_and_faults_make_it_no_better():
     assert 0 < disturbed["samples"] <= 100
     assert set(plain["rms_error"]) == {"vx", "vy", "wz"}
     assert any("rms error of vx" in row[0] for row in result.table_rows())
+
+
+@pytest.mark.ros
+@pytest.mark.slow
+def test_an_arm_reaches_its_poses_through_the_graph_as_the_controller_would_have_it(tmp_path):
+    pytest.importorskip("rclpy")
+    pytest.importorskip("pybullet")
+    bundle = write_bundle(tmp_path / "arm.onnx", arm_contract(), gain=1.0)
+    result = rehearse(bundle, "sim:pybullet", disturbance=Disturbance(), seconds=5.5)
+    assert result.equal, result.verdict()
+    assert result.disturbed is None
+    plain = result.plain
+    assert plain["samples"] == 275  # 5.5 s at 50 Hz
+    assert plain["stops"] == []
+    poses = plain["poses"]
+    assert (poses["asked"], poses["reached"]) == (2, 1.0)  # at rest for 3 s, then another
+    assert poses["kept_position_m"] < 0.01 < poses["position_m"]
+    assert poses["kept_angle_rad"] < 0.05

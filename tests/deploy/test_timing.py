@@ -65,3 +65,12 @@ def test_percentiles_are_of_the_newest_durations():
     assert window.percentile(100) == 4.0
     assert window.count == 5
     assert window.milliseconds("x")["x_p50_ms"] == 2500.0
+    rng = np.random.default_rng(0)
+    for size, count in ((4, 3), (7, 20), (1, 5)):
+        window, values = Window(size), rng.normal(size=count)
+        for value in values:
+            window.add(value)
+        percents = (0.0, 37.0, 50.0, 99.0, 100.0)
+        np.testing.assert_allclose(
+            window.percentiles(*percents), np.percentile(values[-size:], percents), rtol=1e-12
+        )

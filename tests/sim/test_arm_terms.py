@@ -11,7 +11,8 @@ import pytest
 
 from real.errors import ConfigError
 from real.kinematics import Chain, ChainJoint, Kinematics
-from sim.arm_terms import ARM_TERMS, ReachInput, ReachMeasure, reached
+from real.reach import reached
+from sim.arm_terms import ARM_TERMS, ReachInput, ReachMeasure
 from sim.reward_terms import TERMS as COMMON
 from sim.rewards import TERMS, RewardConfig, RewardTable, parameters
 

@@ -11,7 +11,7 @@ from real.config import config_dict, parse_config
 from real.errors import ConfigError, FerryError
 from real.kinematics import Kinematics, pose_error
 from real.observation import ObservationBuilder, ObservationSpec, make_term
-from real.reach import CANDIDATES, POSE_NAMES, ReachSpace
+from real.reach import CANDIDATES, POSE_NAMES, ReachSpace, poses_reached
 from real.signals import RobotState
 from real.spec import load_robot
 from sim.chain import end_effector_chain
@@ -19,7 +19,6 @@ from sim.env import make_env
 from sim.model import build_mujoco
 from sim.pose_commands import PoseCommandConfig, PoseCommands, reach_of, reach_space
 from sim.task import EnvConfig, load_env_config
-from training.scores import poses_reached
 from training.suites import episode_commands
 
 PANDA = load_robot("panda")

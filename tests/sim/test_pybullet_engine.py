@@ -62,7 +62,9 @@ def limp(num: int, joints: int, **changes: object) -> JointCommand:
 
 def arrays(state: WorldState) -> dict[str, np.ndarray]:
     out = {
-        f.name: getattr(state, f.name) for f in fields(state) if f.name not in ("robot", "ground_w")
+        f.name: getattr(state, f.name)
+        for f in fields(state)
+        if f.name not in ("robot", "ground_w", "gravity_b")
     }
     return out | state.robot.reported()
 
