@@ -167,6 +167,8 @@ def evaluate(
         float | None,
         typer.Option(metavar="SCORE", help="Write it into a bundle that scores this or more."),
     ] = None,
+    task: bundle_cli.WorldTask = None,
+    actuator: bundle_cli.WorldActuator = None,
 ) -> None:
     """Score a policy on seeds that training never used, through the robot's own controller code.
 
@@ -176,10 +178,13 @@ def evaluate(
     from training.progress import bar
     from training.stamping import evaluate_and_stamp
 
+    if stamp is not None and task is not None:
+        raise FerryError("--stamp says how good a bundle is in its own world: leave out --task")
     with bar(f"evaluating: {suite}") as progress:
         chosen = {"suite": suite, "episodes": episodes, "seed": seed, "progress": progress}
+        chosen["actuator"] = actuator
         if stamp is None:
-            result = evaluate_path(policy, which=which, **chosen)
+            result = evaluate_path(policy, which=which, task=task, **chosen)
         else:
             result = evaluate_and_stamp(policy, required=stamp, **chosen)
     to_stderr = write_json(result.as_json(), json_file)
@@ -210,6 +215,7 @@ def export(
             "size": f"{report.size_bytes / 1024:.0f} KiB",
             "sha256": report.sha256,
             "torch - ONNX": f"{report.max_error:.1e} at most, {report.observations} observations",
+            **({"learned actuator": report.actuator} if report.actuator else {}),
         },
     )
     typer.echo(f"next: ferry deploy {report.path} --robot sim:pybullet --seconds 60")

@@ -11,7 +11,7 @@ from real.contract import PolicyContract, RobotContract
 from real.errors import ContractMismatch, FerryError
 
 #: Where a policy is from; it may differ without any difference to the robot.
-_ORIGIN = {"physics_dt_s", "config_hash", "git_sha", "policy_version", "provenance"}
+_ORIGIN = {"physics_dt_s", "config_hash", "git_sha", "policy_version", "provenance", "world"}
 
 
 def agree(policy: PolicyContract, robot: RobotContract) -> tuple[PolicyContract, list[str]]:

@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from deploy.actuator_part import ACTUATOR_KEY, read_actuator_part
 from deploy.contract_check import contract_problems
 from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp, require_score
 from deploy.onnx_file import BundleError, read_onnx
@@ -55,6 +56,7 @@ class Bundle:
         source: where it was read from.
         evaluation: that let it through, or None.
         signed_by: name of the trusted key that signed it; None where nobody asked.
+        actuator: the learned actuator that it was trained with, if it carries one.
     """
 
     contract: PolicyContract
@@ -66,6 +68,7 @@ class Bundle:
     source: str
     evaluation: EvaluationStamp | None = None
     signed_by: str | None = None
+    actuator: bytes | None = None
 
     def require_sha256(self, expected: str) -> Bundle:
         """This bundle, if it is the very file that was checked before; empty: any is.
@@ -105,10 +108,20 @@ class Bundle:
             "commit": contract.git_sha,
             "config hash": contract.config_hash,
             **contract.provenance,
+            **self._world(),
             **({"evaluated on": "never"} if self.evaluation is None else self.evaluation.rows()),
             "signed with": self.signed_by or "not checked: no trusted keys are configured",
             "sha256": self.sha256,
         }
+
+    def _world(self) -> dict[str, str]:
+        world = self.contract.world
+        if world is None:
+            return {"trained on": "not said: exported before bundles carried it"}
+        if world.actuator is None:
+            return world.rows()
+        where = "named by its hash" if self.actuator is None else "inside"
+        return {**world.rows(), "learned actuator": f"{where}, sha256 {world.actuator.sha256}"}
 
 
 def read_bundle(path: str | Path, *, trusted: TrustedKeys | None = None) -> Bundle:
@@ -189,6 +202,7 @@ def _verified(data: bytes, source: str) -> Bundle:
         raise BundleError("its content does not fit its digest: it was altered after its export")
     contract = _contract(file.metadata[CONTRACT_KEY])
     golden = _golden(file.metadata[GOLDEN_KEY], contract)
+    actuator = read_actuator_part(file.metadata.get(ACTUATOR_KEY), contract)
     _reproduce(data, contract, golden)
     stamp = file.metadata.get(EVALUATION_KEY)
     return Bundle(
@@ -200,6 +214,7 @@ def _verified(data: bytes, source: str) -> Bundle:
         opset=file.opset,
         source=source,
         evaluation=None if stamp is None else EvaluationStamp.from_json(stamp, digest=file.digest),
+        actuator=actuator,
     )
 
 

@@ -19,6 +19,21 @@ TrustedFolder = Annotated[
     ),
 ]
 
+WorldTask = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="Of a bundle: a task whose world to take for its own.",
+    ),
+]
+WorldActuator = Annotated[
+    Path | None,
+    typer.Option(
+        "--actuator", metavar="FILE", help="Of a bundle: the learned actuator that it names."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the front door."""

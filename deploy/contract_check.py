@@ -57,6 +57,7 @@ def contract_problems(contract: PolicyContract) -> list[str]:
     )
     bad += _observation_problems(contract)
     bad += _reach_problems(contract)
+    bad += [] if contract.world is None else contract.world.problems()
     return bad
 
 

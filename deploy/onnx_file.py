@@ -56,8 +56,12 @@ class OnnxFile:
     digest: str
 
 
-def read_onnx(data: bytes) -> OnnxFile:
+def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> OnnxFile:
     """Look through the bytes of an ONNX file.
+
+    Args:
+        data: the whole file.
+        operators: what its graph may consist of; None for any standard operator.
 
     Raises:
         BundleError: not an ONNX file, or one with external data, unknown operators or domains,
@@ -91,10 +95,10 @@ def read_onnx(data: bytes) -> OnnxFile:
         raise BundleError(f"it needs operators of the unknown domain {foreign[0]!r}")
     if not opsets:
         raise BundleError("it is no ONNX model: it names no operator set")
-    operators = _check_graph(graphs[0])
+    found = _check_graph(graphs[0], operators)
     return OnnxFile(
         opset=max(opsets.values()),
-        operators=tuple(sorted(operators)),
+        operators=tuple(sorted(found)),
         metadata=metadata,
         digest=digest.hexdigest(),
     )
@@ -139,11 +143,11 @@ def replace_file(path: Path, data: bytes) -> None:
 # ------------------------------------------------------------------ the graph
 
 
-def _check_graph(graph: memoryview) -> set[str]:
+def _check_graph(graph: memoryview, allowed: frozenset[str] | None) -> set[str]:
     operators: set[str] = set()
     for number, value, _ in _fields(graph):
         if number == 1:  # GraphProto.node
-            operators.add(_check_node(_message(value)))
+            operators.add(_check_node(_message(value), allowed))
         elif number == 5:  # .initializer
             _check_tensor(_message(value))
         elif number == 15:  # .sparse_initializer
@@ -151,7 +155,7 @@ def _check_graph(graph: memoryview) -> set[str]:
     return operators
 
 
-def _check_node(node: memoryview) -> str:
+def _check_node(node: memoryview, allowed: frozenset[str] | None) -> str:
     name, domain = "", ""
     for number, value, _ in _fields(node):
         if number == 4:  # NodeProto.op_type
@@ -168,7 +172,7 @@ def _check_node(node: memoryview) -> str:
                     raise BundleError(f"operator {name!r} contains sparse numbers")
     if domain not in DOMAINS:
         raise BundleError(f"operator {name!r} is of the unknown domain {domain!r}")
-    if name not in OPERATORS:
+    if allowed is not None and name not in allowed:
         raise BundleError(f"operator {name!r} is none that a policy needs")
     return name
 

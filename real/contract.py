@@ -23,6 +23,7 @@ from real.observation import ObservationSpec
 from real.reach import Reach
 from real.robot_contract import RobotContract, parse_json
 from real.spec import JointSpec, RobotSpec
+from real.world import TrainingWorld
 
 Float32 = NDArray[np.float32]
 
@@ -97,6 +98,7 @@ class PolicyContract:
         provenance: command, seed and other words on where it is from.
         state: the recurrent state, None for none.
         reach: of a policy that is commanded poses: the way to the end effector; else None.
+        world: what it was trained in, for evaluations; None in contracts from before it was kept.
     """
 
     schema_version: int
@@ -120,6 +122,7 @@ class PolicyContract:
     provenance: Mapping[str, str]
     state: HiddenState | None = None
     reach: Reach | None = None
+    world: TrainingWorld | None = None
 
     @staticmethod
     def of_robot(
@@ -134,6 +137,7 @@ class PolicyContract:
         policy_version: int = 0,
         provenance: Mapping[str, str] | None = None,
         state: HiddenState | None = None,
+        world: TrainingWorld | None = None,
     ) -> PolicyContract:
         """The contract of a policy for ``robot``; limits must be complete."""
         robot.require_complete()
@@ -159,6 +163,7 @@ class PolicyContract:
             provenance=dict(provenance or {}),
             state=state,
             reach=reach,
+            world=world,
         )
 
     @property

@@ -138,7 +138,8 @@ def read_description(path: Path) -> Description:
     authority" and :class:`~real.spec.RobotSpec` refuses it, since it nearly always meant "unknown".
 
     Raises:
-        FerryError: not XML, neither URDF nor MJCF, or a joint without a name or child.
+        FerryError: not XML, neither URDF nor MJCF, not through xacro yet, or a joint without a
+            name or child.
     """
     root = _root(path)
     if root.tag == "mujoco":
@@ -147,6 +148,7 @@ def read_description(path: Path) -> Description:
         raise FerryError(
             f"{path}: the root element is <{root.tag}>; expected a URDF <robot> or an MJCF <mujoco>"
         )
+    _require_plain(path, root)
     joints: dict[str, DescribedJoint] = {}
     for element in root.findall("joint"):
         joint = _joint(element, path)
@@ -154,6 +156,18 @@ def read_description(path: Path) -> Description:
             joints[joint.name] = joint
     links = tuple(e.get("name", "") for e in root.findall("link"))
     return Description(path=path, joints=joints, links=links)
+
+
+def _require_plain(path: Path, root: ElementTree.Element) -> None:
+    """Refuse a file that xacro, which writes URDFs, has not been through."""
+    for part in (*root.findall("link"), *root.findall("joint")):
+        for element in part.iter():
+            for key, text in element.attrib.items():
+                if "$(" in text or "${" in text:
+                    raise FerryError(
+                        f"{path}: {part.tag} {part.get('name')!r}: <{element.tag} {key}={text!r}> "
+                        "is for xacro to replace; expected a finished URDF: `xacro FILE > my.urdf`"
+                    )
 
 
 def link_rotation(path: Path, *, link: str, base_link: str) -> NDArray[np.float64]:

@@ -157,6 +157,21 @@ class ActuatorNetwork:
         return Damping(slope(slice(-1, None)), slope(slice(None)))
 
 
+def read_actuator(path: str | Path) -> bytes:
+    """The bytes of a learned actuator.
+
+    Raises:
+        FerryError: the file cannot be read.
+    """
+    file = Path(path).expanduser()
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise FerryError(
+            f"actuators.network: cannot read {file}: {error.strerror or error}"
+        ) from error
+
+
 def load_actuators(name: str | Path, robot: RobotSpec) -> ActuatorNetwork:
     """Read a learned actuator and refuse it where it does not belong to the robot.
 
@@ -169,12 +184,7 @@ def load_actuators(name: str | Path, robot: RobotSpec) -> ActuatorNetwork:
             robot, other joints, gains or another rate; every difference is named.
     """
     path = Path(name).expanduser()
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise FerryError(
-            f"actuators.network: cannot read {path}: {error.strerror or error}"
-        ) from error
+    data = read_actuator(path)
     options: Any = onnxruntime.SessionOptions()
     # Small networks gain nothing from more threads, and actors share a machine.
     options.intra_op_num_threads = options.inter_op_num_threads = 1

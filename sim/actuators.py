@@ -214,6 +214,17 @@ class Servos:
 
     # -------------------------------------------------------------- keeping
 
+    def drive(self) -> Array:
+        """``[N, A, 4]`` what a command writes to the model: gain, and the three terms of bias."""
+        return np.concatenate([self._gain[:, self._ids, :1], self._bias[:, self._ids, :3]], axis=2)
+
+    def fields_of(self, drive: Array, row: int) -> dict[str, Array]:
+        """Model fields ``[k, ...]`` of a world under ``drive [k, A, 4]``, as :meth:`drive` gave."""
+        gain, bias = (np.repeat(f[row][None], len(drive), axis=0) for f in (self._gain, self._bias))
+        gain[:, self._ids, 0] = drive[:, :, 0]
+        bias[:, self._ids, :3] = drive[:, :, 1:]
+        return {"actuator_gainprm": gain, "actuator_biasprm": bias}
+
     def state_dict(self) -> State:
         """Drives, copied. Model fields, controls and history are saved by their owner."""
         curve: State = {}

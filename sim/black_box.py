@@ -1,6 +1,6 @@
 """Keeps the last steps of every world, and writes those of a world that diverged to a file.
 
-A file ``diverged/actor-0-00.npz`` of a run folder holds the inputs of the last physics steps of one
+A file ``diverged/actor-0-00.npz`` of a run folder holds the inputs of the last control steps of one
 world, bit for bit, the model that this world had, and what it drew; :func:`sim.replay.replay` steps
 it again until it diverges again.
 """
@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 STEPS = 8
 #: Files in one folder, whoever writes them; what diverges later is counted only.
 LIMIT = 10
-#: Of the file; another number is another meaning.
-FORMAT = 1
+#: Of the file; another number is another meaning. 1 had no fields that change between steps.
+FORMAT = 2
 
 
 class BlackBox:
@@ -70,18 +70,25 @@ class BlackBox:
         self._age: NDArray[np.int64] = np.zeros(engine.num, dtype=np.int64)
         self._full = False
         self._substeps = engine.robot.substeps
+        self._drives: Array | None = None
 
     def keep_single_steps(self) -> None:
         """Somebody steps the physics one by one, under torques that change in between.
 
-        They are in the model's fields, of which the last ones are written: only the last physics
-        step of a control step can be stepped again, which begins broken if an earlier one broke.
+        Then every physics step is kept, of as many control steps, and what the drives were told in
+        it, which stands in fields of the model and not in the states.
         """
-        self._ring, self._substeps = self._ring[:1].copy(), 1
+        steps = len(self._ring) * self._substeps
+        self._ring = np.zeros((steps, *self._ring.shape[1:]))
+        self._drives = np.zeros((steps, *self._engine.servos.drive().shape))
+        self._substeps = 1
 
     def note(self, state: Array, /) -> None:
-        """Keep the states ``[N, S]`` that the next control step begins with."""
-        self._ring[self._noted % len(self._ring)] = state
+        """Keep the states ``[N, S]`` that the next step begins with."""
+        at = self._noted % len(self._ring)
+        self._ring[at] = state
+        if self._drives is not None:
+            self._drives[at] = self._engine.servos.drive()
         self._noted += 1
         self._age += 1
 
@@ -90,10 +97,13 @@ class BlackBox:
         self._age[rows] = 0
 
     def last(self, row: int) -> Array:
-        """``[k, S]`` what the last control steps of a world's episode began with, oldest first."""
+        """``[k, S]`` what the last steps of a world's episode began with, oldest first."""
+        return self._ring[self._kept(row), row]
+
+    def _kept(self, row: int) -> Ids:
+        """Where the last k steps of a world's episode stand in the ring, oldest first."""
         count = min(int(self._age[row]), len(self._ring))
-        at = np.arange(self._noted - count, self._noted) % len(self._ring)
-        return self._ring[at, row]
+        return np.arange(self._noted - count, self._noted) % len(self._ring)
 
     def write(self, diverged: Mask, view: View, randomizer: Randomizer) -> None:
         """Write a file for each world that diverged, as far as the limit allows.
@@ -156,6 +166,7 @@ class BlackBox:
             "after": engine.batch.state[row].copy(),
             "warnings": engine.batch.warning[row].copy(),
             **{f"field/{name}": values[row] for name, values in engine.fields.items()},
+            **self._changing(row),
             **about,
         }
         for path in self._names():
@@ -163,6 +174,13 @@ class BlackBox:
                 _replace(path, content)
                 return path
         raise AssertionError("names are endless")
+
+    def _changing(self, row: int) -> dict[str, Array]:
+        """``step/NAME [k, ...]``: fields of the model in each of the steps that are kept."""
+        if self._drives is None:
+            return {}
+        told = self._engine.servos.fields_of(self._drives[self._kept(row), row], row)
+        return {f"step/{name}": values for name, values in told.items()}
 
     def _names(self) -> Iterator[Path]:
         number = 0

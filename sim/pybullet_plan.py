@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from real.spec import RobotSpec
 from sim.rotors import add_rotors
-from sim.urdf import BASE_FRAME, PreparedUrdf, imu_position
+from sim.urdf import BASE_FRAME, PreparedUrdf, imu_position, urdf_text
 
 Array = NDArray[np.float64]
 
@@ -142,7 +142,7 @@ def make_blueprint(
     return Blueprint(
         source=str(robot.source),
         description=str(robot.description_file()),
-        urdf=ElementTree.tostring(tree, encoding="unicode"),
+        urdf=urdf_text(tree),
         fixed=robot.base == "fixed",
         base_height_m=robot.base_height_m,
         joints=list(robot.joint_names),

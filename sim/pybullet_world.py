@@ -19,7 +19,7 @@ from sim.engine import GRAVITY, InitialState, WorldState
 from sim.pybullet_body import Body, wxyz
 from sim.pybullet_plan import Blueprint, Parameters
 from sim.terrain import Terrain
-from sim.urdf import BASE_FRAME
+from sim.urdf import BASE_FRAME, urdf_text
 
 Array = NDArray[np.float64]
 
@@ -138,7 +138,7 @@ class PyBulletWorld:
             assert origin is not None  # written by sim.urdf.prepare
             place = np.array(origin.get("xyz", "0 0 0").split(), dtype=np.float64) + com
             origin.set("xyz", " ".join(repr(float(v)) for v in place))
-            text = ElementTree.tostring(robot, encoding="unicode")
+            text = urdf_text(robot)
         self._file.write_text(text, encoding="utf-8")
         # PyBullet remembers what it has read under a name; switched off, it forgets.
         for caching in (0, 1):

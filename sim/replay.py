@@ -43,11 +43,13 @@ class Record:
         world: which of its worlds.
         broken: what was not finite, in words.
         sample: fields of the ``DomainSample`` that the world drew for its episode.
-        states: ``[k, S]`` inputs of the last k control steps, ``mjSTATE_INTEGRATION`` rows with the
-            targets in them, oldest first; the last step diverged.
+        states: ``[k, S]`` inputs of the last k steps, ``mjSTATE_INTEGRATION`` rows with the
+            targets in them, oldest first. They are control steps, of which the last diverged; under
+            a learned actuator physics steps, of which one of the last control step did.
         after: ``[S]`` what the last step left.
-        substeps: physics steps of a control step.
+        substeps: physics steps of a step.
         fields: of the model, as this world had them.
+        changing: fields that differ from step to step, ``[k, ...]`` each.
         arrays: everything else by name, e.g. ``world/q``, ``sensed/gyro_b``, ``action``.
     """
 
@@ -61,6 +63,7 @@ class Record:
     after: Array
     substeps: int
     fields: Mapping[str, NDArray[Any]]
+    changing: Mapping[str, NDArray[Any]]
     arrays: Mapping[str, NDArray[Any]]
 
 
@@ -70,11 +73,11 @@ class Replay:
 
     Attributes:
         record: what was stepped.
-        diverged_at: the control step, 0 to k - 1, whose result is not finite or which MuJoCo warned
+        diverged_at: the step, 0 to k - 1, whose result is not finite or which MuJoCo warned
             of; None if the physics stayed sound: what broke then lies outside of it.
-        moved: control steps before which something else had changed the state, such as a push.
+        moved: steps before which something else had changed the state, such as a push.
         same: whether the end is that of the run, bit for bit.
-        states: ``[n, S]`` what each of the n control steps left.
+        states: ``[n, S]`` what each of the n steps left.
         broken: what is not finite at the end, and what MuJoCo warned of.
     """
 
@@ -117,12 +120,13 @@ def read_record(path: str | Path) -> Record:
     try:
         with np.load(file) as archive:
             content = {name: archive[name] for name in archive.files}
-        if int(content["format"]) != FORMAT:
-            raise FerryError(f"{file} has format {content['format']}; expected {FORMAT}")
+        if not 1 <= int(content["format"]) <= FORMAT:
+            raise FerryError(f"{file} has format {content['format']}; expected 1 to {FORMAT}")
         return Record(
             path=file,
             model=_model(file, content),
-            fields=_fields(content),
+            fields=_fields(content, "field/"),
+            changing=_fields(content, "step/"),
             actor=str(content["actor"]),
             world=int(content["world"]),
             broken=str(content["broken"]),
@@ -151,13 +155,12 @@ def _model(file: Path, content: Mapping[str, NDArray[Any]]) -> mujoco.MjModel:
         ) from error
 
 
-def _fields(content: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    prefix = "field/"
+def _fields(content: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
     return {n.removeprefix(prefix): v for n, v in content.items() if n.startswith(prefix)}
 
 
 def replay(path: str | Path | Record) -> Replay:
-    """Step a record again until it diverges: each control step from its recorded input.
+    """Step a record again until it diverges: each step from its recorded input.
 
     On the same machine and with the same MuJoCo each input is what the step before left, but where
     something else changed the state in between: a push, or a hand.
@@ -178,6 +181,8 @@ def replay(path: str | Path | Record) -> Replay:
         if left and not same:
             moved.append(step)
         batch.state[0] = given
+        for name, values in record.changing.items():
+            batch.expand(name)[0] = values[step]
         try:
             batch.step(nstep=record.substeps, stage=_STAGE_VEL)
         except mujoco_batch.SimulationError as error:
@@ -189,7 +194,8 @@ def replay(path: str | Path | Record) -> Replay:
         same = np.array_equal(left[-1], wanted, equal_nan=True)
         broken += _broken(batch)
         if broken:
-            broken = broken_fields(record.model, record.fields) + broken
+            now = {name: values[step] for name, values in record.changing.items()}
+            broken = broken_fields(record.model, {**record.fields, **now}) + broken
             break
     return Replay(
         record=record,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from real.description import DescribedJoint, description_path
 from real.errors import FerryError
+from real.spec import JointSpec
 from sim.engine import GRAVITY
 from sim.model import MujocoModel
 from sim.robot_pose import at_default
@@ -130,7 +131,7 @@ def robot_text(found: Survey, description: str, name: str) -> str:
     inertia = felt_inertia(built)
     tau = np.array([_known(joint.tau_max) for joint in found.moving])
     load = holding_effort(built, max(len(found.feet), 1))
-    kp, kd = propose_gains(inertia, tau, load, control_dt_s=CONTROL_DT_S)
+    kp, kd = _gains(found, *propose_gains(inertia, tau, load, control_dt_s=CONTROL_DT_S), inertia)
     mass = float(built.model.body_mass.sum())
     lines = [
         f"# {name}: {mass:.1f} kg, {len(found.moving)} joints that move. A proposal by",
@@ -143,9 +144,10 @@ def robot_text(found: Survey, description: str, name: str) -> str:
         f"  link: {found.root}",
         f"  height_m: {found.height_m:.4f}  # lowest point on the ground in the default pose",
         "  # Files with y up: rotation_rpy: [1.5708, 0.0, 0.0]",
-        "imu_link: null        # the link of the IMU; null takes the base's own frame",
+        f"imu_link: {found.imu_link or 'null'}  # the link of the IMU: a fall is felt there",
     ]
     lines += _stance(found)
+    shared = _lacking(found)
     lines += [
         f"control_dt_s: {CONTROL_DT_S}",
         f"physics_dt_s: {PHYSICS_DT_S}",
@@ -153,11 +155,21 @@ def robot_text(found: Survey, description: str, name: str) -> str:
         f"damping_kd: {_number(float(np.median(kd)))}  # the median of kd below",
         "defaults:",
         f"  action_scale: {0.25 if found.floating else 0.1}  # rad (m) of one unit of action",
+        *_asked(shared, indent="  "),
         "# kp, kd: from inertia felt, effort limit and load; propose_gains in sim/robot_new.py.",
+        *([f"# q_default: key frame {found.hints.key!r} of the file."] if found.hints.key else []),
         "joints:               # this order is the order of every vector",
     ]
     for index, joint in enumerate(found.moving):
-        lines += _joint(found, joint, index, kp=kp[index], kd=kd[index], inertia=inertia[index])
+        lines += _joint(
+            found,
+            joint,
+            index,
+            kp=kp[index],
+            kd=kd[index],
+            inertia=inertia[index],
+            asked=shared is None,
+        )
     if found.locked:
         lines += ["locked:               # others mimic these; what follows stands still with them"]
         lines += [f"  {joint}: {_number(at)}" for joint, at in found.locked.items()]
@@ -182,32 +194,84 @@ def _stance(found: Survey) -> list[str]:
     ]
 
 
+def _gains(found: Survey, kp: Array, kd: Array, inertia: Array) -> tuple[Array, Array]:
+    """Gains with those of the file's own servos in place of proposals.
+
+    A servo without a velocity gain brakes by the joint's damping alone; a safe stop needs more.
+    """
+    for index, joint in enumerate(found.moving):
+        if joint.name in found.hints.gains:
+            kp[index], given = found.hints.gains[joint.name]
+            kd[index] = given or 2.0 * DAMPING_RATIO * math.sqrt(kp[index] * inertia[index])
+    return kp, kd
+
+
 def _joint(
-    found: Survey, joint: DescribedJoint, index: int, *, kp: float, kd: float, inertia: float
+    found: Survey,
+    joint: DescribedJoint,
+    index: int,
+    *,
+    kp: float,
+    kd: float,
+    inertia: float,
+    asked: bool,
 ) -> list[str]:
-    spec = found.spec.joints[index]
+    """A joint's lines; ``asked``: with what the file lacks of its limits."""
+    spec, hints = found.spec.joints[index], found.hints
     unit = "kg m^2" if joint.kind == "hinge" else "kg"
-    lines = [
-        f"  {joint.name}:",
-        f"    q_default: {_number(spec.q_default)}",
-        f"    kp: {_number(kp)}    # {inertia:.3g} {unit} felt",
-        f"    kd: {_number(kd)}",
-    ]
+    lines = [f"  {joint.name}:", f"    q_default: {_position(spec)}"]
+    passive = bool(hints.motors) and joint.name not in hints.motors
+    if passive:
+        lines.append("    actuated: false    # the file has no actuator at it")
+    else:
+        own = hints.gains.get(joint.name)
+        felt = f"{inertia:.3g} {unit} felt"
+        lines += [
+            f"    kp: {_number(kp)}    # {felt if own is None else 'of the servo in the file'}",
+            f"    kd: {_number(kd)}" + ("    # its servo has none" if own and not own[1] else ""),
+        ]
     damping, friction, armature = found.dynamics.get(joint.name, (0.0, 0.0, 0.0))
     values = {"damping": damping, "friction": friction, "armature": armature}
     lines += [f"    {key}: {_number(v)}    # of the file" for key, v in values.items() if v]
+    return lines + (_asked(_missing(joint), indent="    ") if asked and not passive else [])
+
+
+def _lacking(found: Survey) -> tuple[tuple[str, ...], bool] | None:
+    """What the file says of no motor at all, to be asked for once; None if they differ."""
+    motors = found.hints.motors
+    lacks = {_missing(j) for j in found.moving if not motors or j.name in motors}
+    return lacks.pop() if len(lacks) == 1 else None
+
+
+def _missing(joint: DescribedJoint) -> tuple[tuple[str, ...], bool]:
+    """Limits that a joint lacks, and whether one of them is 0 in the file."""
     missing = [k for k in ("q_min", "q_max") if math.isnan(getattr(joint, k))]
     zero = [k for k in ("dq_max", "tau_max") if getattr(joint, k) == 0.0]
     missing += [k for k in ("dq_max", "tau_max") if math.isnan(getattr(joint, k))] + zero
-    if missing:
-        said = " (0 in the file, which means no authority)" if zero else ""
-        lines.append(f"    # Not in the file{said}; give each, with its source:")
-        lines.append(f"    # limits: {{{', '.join(f'{k}: ?' for k in missing)}, source: ?}}")
-    return lines
+    return tuple(missing), bool(zero)
+
+
+def _asked(lacks: tuple[tuple[str, ...], bool] | None, *, indent: str) -> list[str]:
+    missing, zero = lacks or ((), False)
+    if not missing:
+        return []
+    said = " (0 in the file, which means no authority)" if zero else ""
+    fields = ", ".join(f"{k}: ?" for k in missing)
+    return [
+        f"{indent}# Not in the file{said}; give each, with its source:",
+        f"{indent}# limits: {{{fields}, source: ?}}",
+    ]
 
 
 def _known(value: float) -> float:
     return value if value > 0.0 else math.inf
+
+
+def _position(joint: JointSpec) -> str:
+    """The default position to 0.1 mrad, or in full where that would be beyond a limit."""
+    rounded = round(joint.q_default, 4)
+    beyond = rounded < joint.q_min or rounded > joint.q_max
+    return repr(joint.q_default if beyond else rounded)
 
 
 def _number(value: float) -> str:

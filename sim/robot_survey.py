@@ -25,6 +25,7 @@ from real.description import DescribedJoint, Description, is_mjcf, read_descript
 from real.errors import FerryError
 from real.mjcf import Mjcf
 from real.spec import RobotSpec, load_robot
+from sim.mjcf_hints import Hints, read_hints
 from sim.model import MujocoModel, build_mujoco
 from sim.robot_pose import highest_point, lowest_points, with_default_pose
 
@@ -34,6 +35,8 @@ Array = NDArray[np.float64]
 _STAND_IN_M = 0.05
 #: Shapes that end within this of the lowest point, in shares of the robot's height, are feet.
 _FOOT_SHARE = 0.08
+#: Shapes of one limb that end within this of its lowest are feet together: corners of a sole [m].
+_LEVEL_M = 0.005
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Survey:
         built: the model of it.
         feet: links that touch the ground in the default pose.
         height_m: height of the base in the default pose, lowest point on the ground [m].
+        imu_link: the link of the IMU of a floating robot, or None.
+        hints: gains, pose and motors of an MJCF.
     """
 
     described: Description
@@ -67,6 +72,8 @@ class Survey:
     built: MujocoModel
     feet: tuple[str, ...]
     height_m: float
+    imu_link: str | None
+    hints: Hints
 
     @property
     def moving(self) -> list[DescribedJoint]:
@@ -93,15 +100,18 @@ def survey(path: Path) -> Survey:
         raise FerryError(f"{path}: no joint moves by itself; expected at least one")
     floating, why = tree.floating(moving)
     spec = _stand_in(path, tree, moving, locked, floating=floating)
-    spec = with_default_pose(spec)
+    hints = read_hints(path) if is_mjcf(path) else Hints()
+    posed = _in_key_frame(spec, hints)
+    hints = hints if posed is not None else replace(hints, key="")
+    spec = with_default_pose(spec) if posed is None else posed
     built = build_mujoco(spec, floor=False)
     lowest = lowest_points(built)
     bottom = min(lowest.values(), default=0.0)
     height = -bottom if floating else 0.0
     top = highest_point(built)
     near = _FOOT_SHARE * max(top - bottom, 0.05)
-    ends = [link for link, z in lowest.items() if z <= bottom + near and tree.is_end(link)]
-    feet = tuple(ends) if floating else ()
+    ends = {link: z for link, z in lowest.items() if z <= bottom + near and tree.is_end(link)}
+    feet = tree.lowest_of_each(ends) if floating else ()
     chain = tree.only_chain(moving)
     return Survey(
         described=described,
@@ -116,7 +126,25 @@ def survey(path: Path) -> Survey:
         built=built,
         feet=feet,
         height_m=height,
+        imu_link=tree.imu() if floating else None,
+        hints=hints,
     )
+
+
+def _in_key_frame(spec: RobotSpec, hints: Hints) -> RobotSpec | None:
+    """The robot as the file's key frame has it; None without one, or if it breaks a limit."""
+    joints = [
+        replace(joint, q_default=round(hints.q.get(joint.name, math.nan), 4))
+        for joint in spec.joints
+    ]
+    if all(j.q_min - 1e-4 <= j.q_default <= j.q_max + 1e-4 for j in joints):  # not where NaN
+        return replace(
+            spec,
+            joints=tuple(
+                replace(j, q_default=min(max(j.q_default, j.q_min), j.q_max)) for j in joints
+            ),
+        )
+    return None
 
 
 class _Tree:
@@ -200,12 +228,32 @@ class _Tree:
         return max(frames, key=self._depth)
 
     def is_end(self, link: str) -> bool:
-        """Whether nothing with a shape hangs on a link."""
-        below = [child for child, (parent, _) in self.above.items() if parent == link]
+        """Whether nothing with a shape hangs on a link, nor by a joint on what it is fixed to."""
+        own = self.carrier[link]
+        below = [
+            child
+            for child, (parent, joint) in self.above.items()
+            if parent == link or (joint.get("type") != "fixed" and self.carrier[parent] == own)
+        ]
         return not any(
             self.links[child].find("collision") is not None or not self.is_end(child)
             for child in below
         )
+
+    def lowest_of_each(self, ends: dict[str, float]) -> tuple[str, ...]:
+        """Of the links with a shape at the end of a limb those that are lowest, as they stand."""
+        bottom: dict[str, float] = {}
+        for link, z in ends.items():
+            own = self.carrier[link]
+            bottom[own] = min(z, bottom.get(own, math.inf))
+        return tuple(n for n, z in ends.items() if z <= bottom[self.carrier[n]] + _LEVEL_M)
+
+    def imu(self) -> str:
+        """A link fixed to the root and called after the IMU; else the root, which has to do."""
+        fixed = [link for link, at in self.carrier.items() if at == self.root]
+        # The frame of a site is nothing that a robot computer reads from an MJCF.
+        named = [link for link in fixed if "imu" in link.lower()] if self.free is None else []
+        return named[0] if named else self.root
 
     def _depth(self, link: str) -> int:
         depth = 0

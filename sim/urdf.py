@@ -46,6 +46,16 @@ WORLD_LINK = "world_link"
 """What a link called "world" is called in the prepared file."""
 
 
+def urdf_text(element: ElementTree.Element) -> str:
+    """A URDF as text, a line for each element.
+
+    PyBullet reads a file in lines of 8191 characters: what is longer is cut, in the middle of a
+    word or a number.
+    """
+    # Within attributes both are escaped.
+    return ElementTree.tostring(element, encoding="unicode").replace("><", ">\n<")
+
+
 @dataclass(frozen=True)
 class PreparedUrdf:
     """A checked URDF whose root link is the base frame of the robot.
@@ -81,7 +91,7 @@ class PreparedUrdf:
             for tag in left_out:
                 for shape in link.findall(tag):
                     link.remove(shape)
-        return ElementTree.tostring(element, encoding="unicode")
+        return urdf_text(element)
 
     def in_base(self, link: str) -> Pose | None:
         """Pose of a link in the base frame, or None if a joint lies between them."""

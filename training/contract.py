@@ -11,6 +11,7 @@ from real.spec import load_robot
 from sim.commands import command_limits
 from sim.pose_commands import reach_of
 from sim.task import action_spec, observation_spec
+from sim.world_config import training_world
 from training.gym_run import require_robot
 from training.run_config import RunConfig
 
@@ -24,7 +25,8 @@ def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
             ``command``, ``seed``, ``step``.
 
     Raises:
-        FerryError: the run is of a Gymnasium env, which has no robot.
+        FerryError: the run is of a Gymnasium env, which has no robot, or its learned actuator
+            cannot be read.
     """
     require_robot(config)
     robot = load_robot(config.robot)
@@ -41,4 +43,5 @@ def run_contract(config: RunConfig, meta: Mapping[str, Any]) -> PolicyContract:
         policy_version=int(meta.get("version", 0)),
         provenance={"task": config.name, **told},
         state=None if gru is None else HiddenState.zeros(gru.hidden),
+        world=training_world(config),
     )

@@ -15,18 +15,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from deploy.bundle import read_bundle
 from deploy.policy import OnnxPolicy, Policy
 from deploy.safety import Verdict
-from real.contract import PolicyContract, RobotContract
+from real.contract import RobotContract
 from real.errors import FerryError
 from real.reach import ReachSpace, poses_reached
 from real.spec import RobotSpec, load_robot
 from sim.measure import passive_hinges
 from sim.task import EnvConfig
+from sim.world_config import WorldConfig
+from training.bundle_world import bundle_world, require_bundle
 from training.checkpoint import Pointer
 from training.contract import run_contract
 from training.networks import ActorCritic
@@ -49,10 +50,10 @@ from training.suites import (
     find_suite,
     selection_suite,
 )
+from training.torch_policy import TorchPolicy
 from training.trial import Trajectory, Worlds, contract_space, run_trial
 
 Array = NDArray[np.float64]
-Float32 = NDArray[np.float32]
 
 #: What a score is: ``tracking`` of a velocity command (:func:`training.scores.tracking`), or the
 #: share of time ``upright`` (:func:`training.scores.balance`) where there is nothing to command, or
@@ -62,33 +63,6 @@ Measure = Literal["tracking", "upright", "reached"]
 #: Episodes that choose the best checkpoint: more would cost training time, fewer would choose by
 #: luck. Every checkpoint meets the same ones.
 SELECTION_EPISODES = 16
-
-
-class TorchPolicy:
-    """A policy in torch behind the same interface as a bundle, for runs that are not exported.
-
-    Args:
-        module: maps ``[N, D]`` raw observations to mean and log_std; with a memory also
-            ``[N, H]`` what it remembers to what it remembers next.
-        contract: what it is trained for.
-    """
-
-    def __init__(self, module: torch.nn.Module, contract: PolicyContract) -> None:
-        self.contract: PolicyContract = contract
-        self._module = module.eval()
-
-    @torch.no_grad()
-    def infer(self, observation: Float32) -> tuple[Float32, Float32]:
-        """See :class:`deploy.policy.Policy`."""
-        mean, log_std = self._module(torch.from_numpy(observation))
-        return mean.numpy(), log_std.numpy()
-
-    @torch.no_grad()
-    def advance(self, observation: Float32, hidden: Float32) -> tuple[Float32, Float32, Float32]:
-        """See :class:`deploy.policy.RecurrentPolicy`."""
-        given = torch.from_numpy(observation), torch.from_numpy(hidden)
-        mean, log_std, following = self._module(*given)
-        return mean.numpy(), log_std.numpy(), following.numpy()
 
 
 @dataclass(frozen=True)
@@ -177,7 +151,7 @@ class Evaluation:
 
 def evaluate(
     policy: Policy,
-    config: EnvConfig | None,
+    config: EnvConfig | WorldConfig | None,
     *,
     suite: str = "nominal",
     episodes: int | None = None,
@@ -189,8 +163,8 @@ def evaluate(
 
     Args:
         policy: from a bundle or a run.
-        config: its task; needed for suites with the task's own randomisation, and for robots that
-            are not among the shipped ones.
+        config: its task, or what a bundle keeps of it; needed for suites with the task's own
+            randomisation or terrain, and for robots that are not among the shipped ones.
         suite: key of :data:`training.suites.SUITES`.
         episodes: how many; the suite's default if None.
         seed: which set of episodes, >= 0.
@@ -286,6 +260,8 @@ def evaluate_path(
     episodes: int | None = None,
     seed: int = 0,
     progress: ProgressFn | None = None,
+    task: str | Path | None = None,
+    actuator: Path | None = None,
 ) -> Evaluation:
     """Score a run folder's policy, or a bundle, on the report seeds.
 
@@ -296,26 +272,30 @@ def evaluate_path(
         episodes: how many.
         seed: which set of episodes.
         progress: told how far it is.
+        task: of a bundle, as all that follows: the task whose world it is evaluated in, in place of
+            its own; see :func:`training.bundle_world.bundle_world`.
+        actuator: its learned actuator.
 
     Raises:
         FerryError: neither of the two, a bundle's ``latest``, or see :func:`evaluate`.
     """
     path = Path(path)
-    config: EnvConfig | None = None
+    chosen: dict[str, Any] = {"suite": suite, "episodes": episodes, "seed": seed}
     if path.is_dir():
+        require_bundle(path, task=task, actuator=actuator)
         loaded = load_policy(path, which)
-        config = loaded.config
-        policy: Policy = TorchPolicy(loaded.module, run_contract(loaded.config, loaded.meta))
-    elif path.is_file():
-        if which != "best":
-            raise FerryError(
-                f"{path} is a bundle, which holds one policy; {which!r} chooses a checkpoint of a "
-                "run folder"
-            )
-        policy = OnnxPolicy(read_bundle(path))
-    else:
+        policy = TorchPolicy(loaded.module, run_contract(loaded.config, loaded.meta))
+        return evaluate(policy, loaded.config, **chosen, progress=progress)
+    if not path.is_file():
         raise FerryError(f"there is no run folder or bundle {path}")
-    return evaluate(policy, config, suite=suite, episodes=episodes, seed=seed, progress=progress)
+    if which != "best":
+        raise FerryError(
+            f"{path} is a bundle, which holds one policy; {which!r} chooses a checkpoint of a "
+            "run folder"
+        )
+    bundle = read_bundle(path)
+    with bundle_world(bundle, task=task, actuator=actuator) as world:
+        return evaluate(OnnxPolicy(bundle), world, **chosen, progress=progress)
 
 
 def selection_scorer(

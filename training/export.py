@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import io
-import logging
-import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from deploy.actuator_part import ACTUATOR_KEY, actuator_text, why_outside
 from deploy.bundle import (
     CONTRACT_KEY,
     DIGEST_KEY,
@@ -28,15 +23,16 @@ from deploy.bundle import (
 )
 from deploy.onnx_file import read_onnx, replace_file, with_metadata
 from deploy.policy import OnnxPolicy
-from deploy.ports import inputs_of, outputs_of
 from real.contract import PolicyContract
 from real.errors import FerryError
+from sim.actuator_file import read_actuator
 from sim.env import make_env
 from training.checkpoint import Pointer
 from training.contract import run_contract
 from training.memory import Memory
 from training.networks import ActorCritic
 from training.normalizer import Normalizer
+from training.onnx_graph import onnx_graph
 from training.parity import (
     Answers,
     Recording,
@@ -49,10 +45,6 @@ from training.run_config import RunConfig
 from training.run_folder import load_policy
 
 Float32 = NDArray[np.float32]
-
-#: Operator set of the file: what torch's exporter writes natively and every ONNX Runtime from
-#: 1.14 on runs.
-OPSET = 18
 
 #: So many recorded observations at least are compared.
 MIN_OBSERVATIONS = 1000
@@ -82,6 +74,7 @@ class ExportReport:
         size_bytes: of the file.
         sha256: of the file (hex).
         observations: how many were compared.
+        actuator: where the learned actuator is, for people; empty if there is none.
     """
 
     path: Path
@@ -89,6 +82,7 @@ class ExportReport:
     size_bytes: int
     sha256: str
     observations: int
+    actuator: str = ""
 
 
 def export_policy(
@@ -97,6 +91,7 @@ def export_policy(
     *,
     observations: Float32 | Recording,
     path: str | Path,
+    actuator: bytes | None = None,
 ) -> ExportReport:
     """Write a policy as one bundle and prove that it gives the numbers that torch gives.
 
@@ -108,6 +103,8 @@ def export_policy(
         observations: ``[K, D]`` recorded from the task, K >= 1000; with a memory a recording of
             as many, in the order of time.
         path: file to write; it is written whole or not at all.
+        actuator: the learned actuator that the contract names. It travels inside if it can, see
+            :mod:`deploy.actuator_part`; else the contract's hash of it has to do.
 
     Raises:
         ExportError: no normaliser or one that has seen nothing, too few observations, a memory
@@ -116,6 +113,7 @@ def export_policy(
         FerryError: the file cannot be written.
     """
     _require_statistics(module)
+    inside, note = _actuator_part(contract, actuator)
     recording = observations if isinstance(observations, Recording) else None
     _require_same_memory(module, contract, recording)
     if isinstance(observations, Recording):
@@ -138,8 +136,8 @@ def export_policy(
         asked = ask_in_order(own, recording, _initial(contract))
     golden = asked.golden(GOLDEN_ROWS)
     data = with_metadata(
-        _graph(own.float(), contract),
-        {CONTRACT_KEY: contract.to_json(), GOLDEN_KEY: golden_json(golden)},
+        onnx_graph(own.float(), contract),
+        {CONTRACT_KEY: contract.to_json(), GOLDEN_KEY: golden_json(golden), **inside},
     )
     data = with_metadata(data, {DIGEST_KEY: read_onnx(data).digest})
     bundle = parse_bundle(data, source=str(path))
@@ -150,7 +148,7 @@ def export_policy(
             f"allowed {TOLERANCE:.0e}; nothing was written"
         )
     replace_file(Path(path), data)
-    return ExportReport(Path(path), error, len(data), bundle.sha256, rows)
+    return ExportReport(Path(path), error, len(data), bundle.sha256, rows, note)
 
 
 def export_run(run: str | Path, out: str | Path, *, which: Pointer = "best") -> ExportReport:
@@ -171,7 +169,27 @@ def export_run(run: str | Path, out: str | Path, *, which: Pointer = "best") -> 
         observations = record_steps(loaded.config, loaded.module, steps=MEMORY_STEPS)
     else:
         observations = record_observations(loaded.config, loaded.module)
-    return export_policy(loaded.module, contract, observations=observations, path=out)
+    used = loaded.config.actuators
+    actuator = None if used is None else read_actuator(used.network)
+    return export_policy(
+        loaded.module, contract, observations=observations, path=out, actuator=actuator
+    )
+
+
+def _actuator_part(contract: PolicyContract, data: bytes | None) -> tuple[dict[str, str], str]:
+    """Metadata for the learned actuator, and where it will be, for people."""
+    named = None if contract.world is None else contract.world.actuator
+    if named is None:
+        return {}, ""
+    if data is None or not named.is_of(data):
+        raise ExportError(
+            f"the contract names the learned actuator {named.name} of sha256 {named.sha256}; "
+            f"expected these bytes, found {'none' if data is None else 'others'}"
+        )
+    reason = why_outside(data)
+    if reason:
+        return {}, f"{named.name} stays outside, evaluations need --actuator: {reason}"
+    return {ACTUATOR_KEY: actuator_text(data)}, f"{named.name} is inside"
 
 
 def record_observations(
@@ -263,63 +281,3 @@ def _require_statistics(module: nn.Module) -> None:
             "the observation normaliser has seen no samples: this policy was never trained, or its "
             "statistics were lost"
         )
-
-
-class _Named(nn.Module):
-    """Puts a prefix before the names of parameters: one called ``log_std`` is an output, too."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.policy = module
-
-    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.policy(*given)
-
-
-def _graph(module: nn.Module, contract: PolicyContract) -> bytes:
-    """The network as ONNX, without the notes that the exporter leaves (paths of this computer)."""
-    batch = torch.export.Dim("batch", min=1, max=1 << 20)
-    takes = inputs_of(contract)
-    with _quiet():
-        program = torch.onnx.export(
-            _Named(module),
-            # Three rows: a batch of 1 would be taken for a constant.
-            tuple(torch.zeros(3, size) for size in takes.values()),
-            input_names=list(takes),
-            output_names=list(outputs_of(contract)),
-            dynamic_shapes=(tuple({0: batch} for _ in takes),),
-            opset_version=OPSET,
-            external_data=False,
-            dynamo=True,
-            verbose=False,
-        )
-    assert program is not None  # always, with dynamo
-    model = program.model_proto
-    model.ClearField("metadata_props")
-    model.ClearField("doc_string")
-    _forget(model.graph)
-    onnx.checker.check_model(model, full_check=True)
-    return model.SerializeToString(deterministic=True)
-
-
-def _forget(graph: Any) -> None:
-    graph.ClearField("metadata_props")
-    graph.ClearField("doc_string")
-    for items in (graph.node, graph.initializer, graph.input, graph.output, graph.value_info):
-        for item in items:
-            item.ClearField("doc_string")
-            item.ClearField("metadata_props")
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Torch's exporter prints its progress and warns of packages that nobody needs here."""
-    logger = logging.getLogger("torch.onnx")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(before)

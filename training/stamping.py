@@ -9,6 +9,7 @@ from deploy.evaluation_stamp import stamp_of, stamped
 from deploy.onnx_file import replace_file
 from deploy.policy import OnnxPolicy
 from real.errors import FerryError
+from training.bundle_world import bundle_world
 from training.evaluator import Evaluation, evaluate
 from training.progress import ProgressFn
 from training.run_folder import git_sha
@@ -22,6 +23,7 @@ def evaluate_and_stamp(
     episodes: int | None = None,
     seed: int = 0,
     progress: ProgressFn | None = None,
+    actuator: Path | None = None,
 ) -> Evaluation:
     """Score a bundle and, if it is good enough, write that into it.
 
@@ -35,6 +37,8 @@ def evaluate_and_stamp(
         episodes: how many.
         seed: which set of episodes.
         progress: told how far it is.
+        actuator: see :func:`training.bundle_world.bundle_world`. A stamp speaks of the bundle's own
+            world, so there is no other task.
 
     Raises:
         FerryError: no bundle, a score below ``required``, or see
@@ -46,9 +50,10 @@ def evaluate_and_stamp(
             "--out policy.onnx` first"
         )
     bundle = read_bundle(path)
-    result = evaluate(
-        OnnxPolicy(bundle), None, suite=suite, episodes=episodes, seed=seed, progress=progress
-    )
+    with bundle_world(bundle, actuator=actuator) as world:
+        result = evaluate(
+            OnnxPolicy(bundle), world, suite=suite, episodes=episodes, seed=seed, progress=progress
+        )
     stamp = stamp_of(result.as_json(), digest=bundle.digest, required=required, git_sha=git_sha())
     data = stamped(bundle.model_bytes, stamp)
     parse_bundle(data, source=str(path))

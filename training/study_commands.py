@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from deploy import bundle_cli
 from deploy.console import AsJson, Overrides, print_table, stdout_if, write_json
 
 app = typer.Typer(rich_markup_mode="markdown")
@@ -86,13 +87,26 @@ def view(
     ] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of the animation.")] = 10.0,
     overrides: Overrides = None,
+    task: bundle_cli.WorldTask = None,
+    actuator: bundle_cli.WorldActuator = None,
 ) -> None:
     """Watch a policy, or a task's robot, in MuJoCo's viewer or as an animation.
 
     Example: `ferry view configs/bundles/a1_walk.onnx --out walk.gif`
     """
+    from training.progress import bar, say
     from training.view import view as run
 
-    written = run(source, out=out, seconds=seconds, overrides=overrides)
+    with bar("viewing") as progress:
+        written = run(
+            source,
+            out=out,
+            seconds=seconds,
+            overrides=overrides,
+            task=task,
+            actuator=actuator,
+            progress=progress,
+            say=say,
+        )
     if written is not None:
         typer.echo(f"written: {written}")

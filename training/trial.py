@@ -27,6 +27,8 @@ from sim.sensors import Sensors
 from sim.starts import Starts
 from sim.task import EnvConfig, draw_start
 from sim.terrain import TerrainConfig
+from sim.world_config import WorldConfig
+from training.bundle_world import REMEDY
 from training.progress import ProgressFn
 from training.scores import lean
 from training.suites import (
@@ -79,7 +81,7 @@ class Worlds:
     Args:
         suite: which physics, and whether the task's randomisation applies.
         robot: the robot.
-        config: its task, for suites with randomisation.
+        config: its task, for suites with randomisation or terrain, and for its actuators.
         seeds: of every episode.
 
     Raises:
@@ -87,7 +89,12 @@ class Worlds:
     """
 
     def __init__(
-        self, suite: Suite, robot: RobotSpec, *, config: EnvConfig | None, seeds: EpisodeSeeds
+        self,
+        suite: Suite,
+        robot: RobotSpec,
+        *,
+        config: EnvConfig | WorldConfig | None,
+        seeds: EpisodeSeeds,
     ) -> None:
         self.suite = suite
         self.seeds = seeds
@@ -109,8 +116,8 @@ class Worlds:
             return
         if config is None:
             raise FerryError(
-                f"suite {suite.name!r} needs the task's own randomisation, which a bundle does not "
-                "carry; evaluate the run folder"
+                f"suite {suite.name!r} needs the task's own randomisation, and this bundle was "
+                f"exported before bundles carried it: {REMEDY}"
             )
         engine = self._engine = _engine(suite, robot, len(seeds), config.randomize, None)
         self._randomizer = Randomizer(
@@ -133,7 +140,7 @@ class Worlds:
         if self._randomizer is not None:
             self._randomizer.draw(self._rows)
         self._engine.reset(self._rows, self._first)
-        # Also in a nominal suite: it stands for motors as they are. A bundle does not bring it.
+        # Also in a nominal suite: it stands for motors as they are.
         self._motors = make_motors(self._actuators, self._engine)
         if self._sensors is not None:
             self._sensors.reset(self._rows)
@@ -163,14 +170,19 @@ class Worlds:
         return self._sensors.sense(self._randomizer.reported(truth.robot))
 
 
-def _terrain(suite: Suite, config: EnvConfig | None) -> TerrainConfig | None:
+def _terrain(suite: Suite, config: EnvConfig | WorldConfig | None) -> TerrainConfig | None:
     """What a suite's robots stand on: all tiles and levels of the task's terrain alike."""
     if not suite.terrain:
         return None
-    if config is None or config.terrain is None:
+    if config is None:
         raise FerryError(
-            f"suite {suite.name!r} needs the task's own terrain, which a bundle and a task on a "
-            "plane do not have; evaluate the run folder of a task with `terrain`"
+            f"suite {suite.name!r} needs the task's own terrain, and this bundle was exported "
+            f"before bundles carried it: {REMEDY}"
+        )
+    if config.terrain is None:
+        raise FerryError(
+            f"suite {suite.name!r} needs the task's own terrain, and this one was trained on a "
+            "plane; of a bundle another task can be named with --task"
         )
     return config.terrain.model_copy(update={"curriculum": None})
 

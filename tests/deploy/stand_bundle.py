@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from deploy.actuator_part import ACTUATOR_KEY, actuator_text
 from deploy.bundle import CONTRACT_KEY, DIGEST_KEY, GOLDEN_KEY, golden_json
 from deploy.onnx_file import read_onnx, with_metadata
 from real.action import ActionSpec
@@ -41,8 +42,17 @@ def stand_contract(robot: RobotSpec | None = None, *, history: int = 1) -> Polic
     )
 
 
-def write_bundle(path: Path, contract: PolicyContract | None = None, *, gain: float = 0.0) -> Path:
-    """A bundle whose mean is ``gain`` times the first A numbers of the observation."""
+def write_bundle(
+    path: Path,
+    contract: PolicyContract | None = None,
+    *,
+    gain: float = 0.0,
+    actuator: bytes | str | None = None,
+) -> Path:
+    """A bundle whose mean is ``gain`` times the first A numbers of the observation.
+
+    ``actuator`` is the learned actuator inside it, or the text that stands for it.
+    """
     contract = stand_contract() if contract is None else contract
     size, actions = contract.observation.dim, contract.action.dim
     weight = np.zeros((size, actions), dtype=np.float32)
@@ -73,6 +83,9 @@ def write_bundle(path: Path, contract: PolicyContract | None = None, *, gain: fl
         model.SerializeToString(),
         {CONTRACT_KEY: contract.to_json(), GOLDEN_KEY: golden_json(golden)},
     )
+    if actuator is not None:
+        text = actuator if isinstance(actuator, str) else actuator_text(actuator)
+        data = with_metadata(data, {ACTUATOR_KEY: text})
     path.write_bytes(with_metadata(data, {DIGEST_KEY: read_onnx(data).digest}))
     return path
 

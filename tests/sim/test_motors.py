@@ -172,19 +172,68 @@ def test_no_world_depends_on_the_others(files):
         np.testing.assert_array_equal(few.step(actions[:3]).obs["critic"], many[k, :3])
 
 
-def test_a_world_that_breaks_is_alone_and_leaves_a_file_of_its_last_physics_step(files, tmp_path):
-    config = task(files["double"], "episode_s=5.0", "randomize_episode_phase=false")
-    sound = run(make_env(config, num=3, threads=1, seed=5), 9)
+def test_a_world_that_breaks_is_alone_and_breaks_again_in_the_same_physics_step(files, tmp_path):
+    config = task(files["late"], "episode_s=5.0", "randomize_episode_phase=false")
+    sound = run(make_env(config, num=3, threads=1, seed=5), 14)
     env = make_env(config, num=3, threads=1, seed=5, diverged=tmp_path / "diverged" / "actor-0")
-    before = run(env, 5)
+    before = run(env, 10)
     engine: Any = env.engine
     engine.batch.bind("qvel")[1] = 1e12
-    after = run(env, 4, first=5)
+    after = run(env, 4, first=10)
     assert env.counters["diverged"] == 1 and np.isfinite(after).all()
     np.testing.assert_array_equal(np.concatenate([before, after])[:, [0, 2]], sound[:, [0, 2]])
     (file,) = (tmp_path / "diverged").glob("actor-0*.npz")
     again = replay(file)
-    assert again.same and again.record.substeps == len(again.record.states) == 1
+    record, each = again.record, A1.substeps
+    # The last eight control steps, of which the last breaks in its first physics step already.
+    assert (record.substeps, len(record.states)) == (1, 8 * each)
+    assert again.diverged_at == 7 * each
+    # By this test; up to there each leads to the next, bit by bit.
+    assert again.moved == (7 * each,)
+    assert again.same
+    assert np.isfinite(record.states[: 7 * each + 1]).all()
+    assert not any(name.startswith("model/") for name in again.broken)
+    # What the network said in the end was no number any more: with that alone it begins broken.
+    assert replay(replace(record, changing={})).diverged_at == 0
+
+
+def test_a_drive_that_says_no_number_is_found_in_the_step_in_which_it_did(tmp_path):
+    """Torque -20 sqrt(3 - v): no number above 3 rad/s, which the robot reaches by itself."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def number(name: str, value: float | list[int]) -> Any:
+        kind = np.int64 if isinstance(value, list) else np.float64
+        return numpy_helper.from_array(np.array(value, dtype=kind), name)
+
+    nodes = [
+        helper.make_node("Sub", ["most", "velocity"], ["left"]),
+        helper.make_node("Sqrt", ["left"], ["root"]),
+        helper.make_node("Mul", ["root", "gain"], ["torques"]),
+        helper.make_node("Mul", ["error", "nothing"], ["no_error"]),
+        helper.make_node("Add", ["torques", "no_error"], ["sum"]),
+        helper.make_node("Squeeze", ["sum", "axis"], ["torque"]),
+    ]
+    kind, shape = TensorProto.DOUBLE, ["N", 1, 12]
+    ports = [helper.make_tensor_value_info(n, kind, shape) for n in ("error", "velocity")]
+    out = [helper.make_tensor_value_info("torque", kind, ["N", 12])]
+    constants = [number("most", 3.0), number("gain", -20.0), number("nothing", 0.0)]
+    graph = helper.make_graph(nodes, "root", ports, out, [*constants, number("axis", [1])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    wide = np.tile([-1.0, 1.0], (12, 1))
+    card = robot_card(A1, history=1, error_range=wide, velocity_range=wide, source="a test")
+    config = task(with_card(model, card, tmp_path / "root.onnx"), "episode_s=5.0")
+    env = make_env(config, num=2, threads=1, seed=5, diverged=tmp_path / "diverged" / "actor-0")
+    for _ in range(20):
+        env.step(np.zeros((2, 12)))
+        if env.counters["diverged"]:
+            break
+    again = replay(next((tmp_path / "diverged").glob("actor-0*.npz")))
+    assert again.diverged_at is not None and again.same
+    # Nothing was broken before: the drive is what broke it.
+    states, biases = again.record.states, again.record.changing["actuator_biasprm"]
+    assert np.isfinite(states[: again.diverged_at + 1]).all()
+    sound = np.isfinite(biases).all(axis=(1, 2))
+    assert sound[: again.diverged_at].all() and not sound[again.diverged_at]
 
 
 def test_the_share_of_samples_outside_what_was_fitted_is_counted_by_episode(files, tmp_path):

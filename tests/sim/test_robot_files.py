@@ -207,3 +207,9 @@ def test_the_command_line_writes_and_checks_and_exits_2_where_it_cannot_run(tmp_
     again = ferry("new", "mine.urdf", "--out", "mine.yaml")
     assert again.returncode == 2
     assert "mine.yaml exists" in again.stderr
+
+
+def test_a_file_that_xacro_has_not_been_through_is_told_so(make):
+    placed = walker().replace('<origin xyz="0 0.15 0"/>', '<origin xyz="$(optenv HIP 0 0.15 0)"/>')
+    with pytest.raises(FerryError, match=r"joint 'hip_l': <origin xyz=.* is for xacro to replace"):
+        make(placed)

@@ -1,0 +1,98 @@
+"""What an MJCF file proposes for a robot file beyond its joints: a pose, gains, motors.
+
+Position servos and key frames are how such files say what a robot is usually controlled with and
+how it stands. The model that engines build has neither: gains and pose are the robot file's.
+"""
+
+# The names of MuJoCo come from compiled modules, which the type checker cannot see.
+# pyright: reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mujoco
+
+from sim.mjcf import compile_mjcf
+
+_GAIN, _BIAS, _JOINT = mujoco.mjtGain, mujoco.mjtBias, mujoco.mjtTrn.mjTRN_JOINT
+
+_ONE_NUMBER = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}
+
+#: Names of key frames in which a robot stands, the likeliest first; else it is the first one.
+STANDING = ("home", "stand", "standing", "default", "init")
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What a file proposes.
+
+    Attributes:
+        key: name of the key frame that ``q`` is from; empty for none.
+        q: joint -> position in it [rad or m].
+        gains: joint -> kp and kd of the position servo at it, if it has exactly one.
+        motors: joints with an actuator of any kind; empty if the file has no actuators at all.
+    """
+
+    key: str = ""
+    q: dict[str, float] = field(default_factory=dict[str, float])
+    gains: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    motors: frozenset[str] = frozenset()
+
+
+def read_hints(path: Path) -> Hints:
+    """Ask MuJoCo, which has applied all defaults and worked out damping ratios.
+
+    Raises:
+        FerryError: MuJoCo cannot read the file.
+    """
+    model = compile_mjcf(path)
+    names = {j: model.joint(j).name or f"joint_{j}" for j in range(model.njnt)}
+    gains: dict[str, tuple[float, float]] = {}
+    motors: list[str] = []
+    for actuator in range(model.nu):
+        if int(model.actuator_trntype[actuator]) != int(_JOINT):
+            continue
+        name = names[int(model.actuator_trnid[actuator, 0])]
+        found = _servo(model, actuator)
+        if found is not None and name not in motors:
+            gains[name] = found
+        else:
+            gains.pop(name, None)
+        motors.append(name)
+    key = _key(model)
+    if key < 0:
+        return Hints(gains=gains, motors=frozenset(motors))
+    q = {
+        name: float(model.key_qpos[key, model.jnt_qposadr[j]])
+        for j, name in names.items()
+        if int(model.jnt_type[j]) in _ONE_NUMBER
+    }
+    return Hints(model.key(key).name or f"key {key}", q, gains, frozenset(motors))
+
+
+def _servo(model: mujoco.MjModel, actuator: int) -> tuple[float, float] | None:
+    """Gains at the joint of a position servo; None if it is another actuator.
+
+    Its force is kp (u - l) - kv dl/dt in the length l = gear q, and the joint feels gear times it.
+    """
+    gain, bias = model.actuator_gainprm[actuator], model.actuator_biasprm[actuator]
+    if (
+        int(model.actuator_gaintype[actuator]) != int(_GAIN.mjGAIN_FIXED)
+        or int(model.actuator_biastype[actuator]) != int(_BIAS.mjBIAS_AFFINE)
+        or not gain[0] > 0.0
+        or bias[1] != -gain[0]
+    ):
+        return None
+    square = float(model.actuator_gear[actuator, 0]) ** 2
+    return square * float(gain[0]), square * max(0.0, -float(bias[2]))
+
+
+def _key(model: mujoco.MjModel) -> int:
+    """The key frame to stand in; -1 without any."""
+    names = [model.key(k).name.lower() for k in range(model.nkey)]
+    for wanted in STANDING:
+        if wanted in names:
+            return names.index(wanted)
+    return 0 if names else -1
