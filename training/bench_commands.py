@@ -6,6 +6,7 @@ import json
 import sys
 from contextlib import redirect_stdout
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -120,7 +121,7 @@ def bench_robots(
             progress=progress,
         )
     result = {name: each.as_json() for name, each in found.items()}
-    quiet = write_json(result, _stdout(as_json))
+    quiet = write_json(result, stdout_if(as_json))
     rows = [[name, *each.row()] for name, each in found.items()]
     print_grid("Shipped tasks", HEADER, rows, to_stderr=quiet)
 
