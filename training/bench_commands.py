@@ -101,7 +101,7 @@ def bench_robots(
         int | None, typer.Option(min=1, help="Of each report; as the suites have it if none.")
     ] = None,
 ) -> None:
-    """Train every shipped task to a score of 0.95: time, steps, and scores in both engines.
+    """Train every shipped task to its goal: time, steps, and scores in both engines.
 
     Example: `ferry bench robots --out runs/robots`
     """

@@ -25,7 +25,7 @@ TASKS = (
     "a1_terrain",
 )
 
-#: Score on the selection seeds at which a run ends.
+#: Score on the selection seeds at which a run ends, of a task that names none itself.
 GOAL = 0.95
 
 
@@ -35,31 +35,33 @@ class Learned:
 
     Attributes:
         measure: what the score is; see :data:`training.evaluator.Measure`.
+        goal: score on the selection seeds that ended the run.
         reached: when it scored the goal.
         scores: suite -> score on the report seeds with its 95 % interval, of the best policy.
     """
 
     measure: str
+    goal: float
     reached: Reached
     scores: Mapping[str, Interval]
 
     def as_json(self) -> dict[str, Any]:
         """What JSON holds of it; keys are stable."""
         scores = {name: [s.mean, s.low, s.high] for name, s in self.scores.items()}
-        return {"measure": self.measure, **vars(self.reached), "scores": scores}
+        return {"measure": self.measure, "goal": self.goal, **vars(self.reached), "scores": scores}
 
     def row(self) -> list[str]:
-        """Measure, time and steps to the goal, and a score for each engine."""
+        """Goal, time and steps to it, and a score for each engine."""
         reached = self.reached
-        when = f"not reached, best {reached.best:.3f}"
+        when = [f"best {reached.best:.3f}", "-"]
         if reached.without_evaluation_s is not None:
-            when = f"{reached.without_evaluation_s:.0f} s, {reached.steps or 0:,} steps"
-        scores = [f"{s.mean:.3f} [{s.low:.3f}, {s.high:.3f}]" for s in self.scores.values()]
-        return [self.measure, when, *scores]
+            when = [f"{reached.without_evaluation_s:.0f}", f"{1e-6 * (reached.steps or 0):.2f}"]
+        scores = [f"{s.mean:.3f} [{s.low:.2f}, {s.high:.2f}]" for s in self.scores.values()]
+        return [f"{self.goal:g}", *when, *scores]
 
 
 #: Of the table on the terminal.
-HEADER = ("task", "score", f"to {GOAL:g}", "MuJoCo", "PyBullet")
+HEADER = ("task", "goal", "seconds", "M steps", "MuJoCo", "PyBullet")
 
 
 def suites_of(task: str) -> tuple[str, str]:
@@ -78,7 +80,7 @@ def bench_robots(
     episodes: int | None = None,
     progress: ProgressFn | None = None,
 ) -> dict[str, Learned]:
-    """Train each until :data:`GOAL` or until time is over, and score the best policy of each.
+    """Train each until its ``training.run.stop_score`` (:data:`GOAL` if it has none) or until time is over, and score the best policy of each.
 
     Args:
         out: for the run folders, one of each task's name.
@@ -102,11 +104,12 @@ def bench_robots(
     for number, (name, task) in enumerate(zip(names, tasks, strict=True)):
         tell = part_of(progress or silent, number, len(tasks))
         run = out / name
+        goal = load_run_config(task, []).training.run.stop_score or GOAL
         reached = run_until(
-            "serial", seed, goal=GOAL, config=task, minutes=minutes, progress=tell, out=run
+            "serial", seed, goal=goal, config=task, minutes=minutes, progress=tell, out=run
         )
         scored = {s: evaluate_path(run, suite=s, episodes=episodes) for s in suites_of(task)}
         measure = next(iter(scored.values())).measure
         scores = {suite: each.score for suite, each in scored.items()}
-        found[name] = Learned(measure, reached, scores)
+        found[name] = Learned(measure, goal, reached, scores)
     return found

@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("rclpy")
+from tests.extras import reason
+
+pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 from rclpy.serialization import serialize_message
 

@@ -11,6 +11,7 @@ from real.spec import load_robot
 from sim.mjcf_hints import read_hints
 from sim.pybullet_engine import PyBulletEngine
 from sim.robot_new import new_robot
+from tests.extras import need
 
 
 def leg(name: str, x: float, y: float, *, more: str = "") -> str:
@@ -140,7 +141,7 @@ def test_hints_of_a_file_without_anything_are_none(tmp_path):
 
 def test_pybullet_reads_long_descriptions_whole(write):
     """It cuts lines of more than 8191 characters, in the middle of a word or a number."""
-    pytest.importorskip("pybullet")
+    need("pybullet")
     many = "".join(
         f'<body pos="{1 / (i + 3)!r} {1 / (i + 7)!r} {1 / (i + 11)!r}">'
         f'<geom size="0.01" mass="0.01"/></body>'

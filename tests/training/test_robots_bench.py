@@ -30,15 +30,10 @@ def test_terrain_is_scored_on_terrain() -> None:
 
 def test_a_row_says_when_or_how_far() -> None:
     scores = {"nominal": Interval(0.9, 0.8, 1.0), "pybullet": Interval(0.85, 0.7, 1.0)}
-    there = Learned("tracking", Reached(100.0, 90.4, 12_000, 0.96), scores)
-    assert there.row() == [
-        "tracking",
-        "90 s, 12,000 steps",
-        "0.900 [0.800, 1.000]",
-        "0.850 [0.700, 1.000]",
-    ]
-    never = Learned("tracking", Reached(None, None, None, 0.5), scores)
-    assert never.row()[1] == "not reached, best 0.500"
+    there = Learned("tracking", 0.95, Reached(100.0, 90.4, 12_000, 0.96), scores)
+    assert there.row() == ["0.95", "90", "0.01", "0.900 [0.80, 1.00]", "0.850 [0.70, 1.00]"]
+    never = Learned("tracking", 0.95, Reached(None, None, None, 0.5), scores)
+    assert never.row()[1:3] == ["best 0.500", "-"]
 
 
 @pytest.mark.slow
