@@ -80,7 +80,9 @@ def bench_robots(
     episodes: int | None = None,
     progress: ProgressFn | None = None,
 ) -> dict[str, Learned]:
-    """Train each until its ``training.run.stop_score`` (:data:`GOAL` if it has none) or until time is over, and score the best policy of each.
+    """Train each to its goal or until time is over, and score the best policy of each.
+
+    The goal is the task's ``training.run.stop_score``, or :data:`GOAL` where it has none.
 
     Args:
         out: for the run folders, one of each task's name.
