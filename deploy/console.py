@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -60,6 +61,9 @@ JsonFile = Annotated[
         "--json", metavar="FILE", help="Also write the numbers; - is stdout.", callback=writable
     ),
 ]
+#: No table that is piped is wider [characters].
+_WIDEST = 200
+
 #: Numbers in place of the table.
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
@@ -128,10 +132,10 @@ def print_grid(
     """A table with a heading over each column."""
     table = Table(title=title)
     for heading in header:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console(stderr=to_stderr).print(table)
+    _show(table, to_stderr)
 
 
 def print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False) -> None:
@@ -141,7 +145,16 @@ def print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False)
     table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(name, value)
-    Console(stderr=to_stderr).print(table)
+    _show(table, to_stderr)
+
+
+def _show(table: Table, to_stderr: bool) -> None:
+    """Print it; in a pipe or a file as wide as it is, so that nothing of it is cut in two."""
+    console = Console(stderr=to_stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        wide = Console(width=_WIDEST)
+        console.width = max(console.width, wide.measure(table).maximum)
+    console.print(table)
 
 
 def stdout_if(as_json: bool) -> Path | None:
