@@ -13,6 +13,7 @@ from training.evaluator import evaluate_path
 from training.progress import ProgressFn, silent
 from training.run_config import load_run_config
 from training.scores import Interval
+from training.suites import suites_on
 
 #: The shipped tasks, one for each robot, and A1 on rough ground.
 TASKS = (
@@ -64,13 +65,6 @@ class Learned:
 HEADER = ("task", "goal", "seconds", "M steps", "MuJoCo", "PyBullet")
 
 
-def suites_of(task: str) -> tuple[str, str]:
-    """Where a task is scored: in MuJoCo and in PyBullet, on the ground that it has."""
-    if load_run_config(task, []).terrain is not None:
-        return "terrain", "pybullet_terrain"
-    return "nominal", "pybullet"
-
-
 def bench_robots(
     out: Path,
     *,
@@ -106,11 +100,13 @@ def bench_robots(
     for number, (name, task) in enumerate(zip(names, tasks, strict=True)):
         tell = part_of(progress or silent, number, len(tasks))
         run = out / name
-        goal = load_run_config(task, []).training.run.stop_score or GOAL
+        config = load_run_config(task, [])
+        goal = config.training.run.stop_score or GOAL
+        suites = suites_on(terrain=config.terrain is not None)
         reached = run_until(
             "serial", seed, goal=goal, config=task, minutes=minutes, progress=tell, out=run
         )
-        scored = {s: evaluate_path(run, suite=s, episodes=episodes) for s in suites_of(task)}
+        scored = {s: evaluate_path(run, suite=s, episodes=episodes) for s in suites}
         measure = next(iter(scored.values())).measure
         scores = {suite: each.score for suite, each in scored.items()}
         found[name] = Learned(measure, goal, reached, scores)

@@ -106,6 +106,15 @@ def find_suite(name: str) -> Suite:
     return SUITES[name]
 
 
+def suites_on(*, terrain: bool) -> tuple[str, str]:
+    """The suites without randomisation for a task, in MuJoCo and in PyBullet.
+
+    Args:
+        terrain: whether the task is on terrain.
+    """
+    return ("terrain", "pybullet_terrain") if terrain else ("nominal", "pybullet")
+
+
 def selection_suite(engine: Literal["mujoco", "pybullet"], *, terrain: bool) -> str:
     """The suite that chooses the best checkpoint: the ground of the task, nothing random in it.
 
@@ -113,9 +122,8 @@ def selection_suite(engine: Literal["mujoco", "pybullet"], *, terrain: bool) -> 
         engine: of the task.
         terrain: whether the task is on terrain.
     """
-    if terrain:
-        return "terrain" if engine == "mujoco" else "pybullet_terrain"
-    return "nominal" if engine == "mujoco" else "pybullet"
+    in_mujoco, in_pybullet = suites_on(terrain=terrain)
+    return in_mujoco if engine == "mujoco" else in_pybullet
 
 
 def episode_seeds(seed: int, episodes: int, *, purpose: Purpose) -> EpisodeSeeds:

@@ -18,18 +18,15 @@ from typing import Any
 import torch
 
 from sim.env import make_env
-from training.a1_bench import Reached, median, part_of, run_until
+from training.a1_bench import EVALUATE_EVERY, Reached, median, part_of, run_until
 from training.learner_peers import PeerMissing
 from training.progress import ProgressFn, silent
 from training.roles import Evaluate
 from training.run_config import RunConfig, load_run_config
+from training.suites import find_suite, suites_on
 from training.train_peers import TRAINERS, PeerRun
 
 GOAL = 0.9
-#: Where our policies are scored afterwards.
-SUITES = ("nominal", "pybullet")
-#: Iterations between evaluations, for all alike.
-EVALUATE_EVERY = 30
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,8 @@ class TrainTimes:
     @property
     def transfer(self) -> float | None:
         """Our score in PyBullet over that in MuJoCo, the median of the seeds."""
-        pairs = zip(self.scores.get("pybullet", ()), self.scores.get("nominal", ()), strict=True)
+        of = {find_suite(name).engine: each for name, each in self.scores.items()}
+        pairs = zip(of.get("pybullet", ()), of.get("mujoco", ()), strict=True)
         ratios = [there / here for there, here in pairs if here > 0.0]
         return statistics.median(ratios) if ratios else None
 
@@ -143,12 +141,13 @@ def _ours(
     """One run of ours, and what its policy is worth in both engines."""
     from training.evaluator import evaluate_path
 
+    suites = suites_on(terrain=load_run_config(config, []).terrain is not None)
     with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
         run = Path(folder, "run")
         found = run_until(
             "serial", seed, goal=GOAL, config=config, minutes=minutes, progress=progress, out=run
         )
-        scored = {suite: evaluate_path(run, suite=suite).score.mean for suite in SUITES}
+        scored = {suite: evaluate_path(run, suite=suite).score.mean for suite in suites}
     return found, scored
 
 

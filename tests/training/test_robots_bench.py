@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from real.config import config_path
 from training.a1_bench import Reached
 from training.bench_commands import app
-from training.robots_bench import TASKS, Learned, suites_of
+from training.robots_bench import TASKS, Learned
 from training.run_config import load_run_config
 from training.scores import Interval
 
@@ -21,11 +21,6 @@ def test_every_shipped_task_of_a_robot_is_in_it() -> None:
     assert {load_run_config(task, []).robot for task in TASKS} == {
         file.stem for file in (folder / "robots").glob("*.yaml")
     }
-
-
-def test_terrain_is_scored_on_terrain() -> None:
-    assert suites_of("a1_terrain") == ("terrain", "pybullet_terrain")
-    assert suites_of("laikago_walk") == ("nominal", "pybullet")
 
 
 def test_a_row_says_when_or_how_far() -> None:
