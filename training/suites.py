@@ -6,8 +6,9 @@ engines or two policies can be compared episode by episode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
@@ -113,6 +114,20 @@ def suites_on(*, terrain: bool) -> tuple[str, str]:
         terrain: whether the task is on terrain.
     """
     return ("terrain", "pybullet_terrain") if terrain else ("nominal", "pybullet")
+
+
+def require_engines(names: Iterable[str]) -> None:
+    """Find out before a long run, not after it, that its policy could not be scored.
+
+    Raises:
+        FerryError: a suite's engine is not installed.
+    """
+    for name in names:
+        if find_suite(name).engine == "pybullet" and find_spec("pybullet") is None:
+            raise FerryError(
+                f"suite {name!r} needs PyBullet, which is not installed here: "
+                "pip install 'ferry[pybullet]'"
+            )
 
 
 def selection_suite(engine: Literal["mujoco", "pybullet"], *, terrain: bool) -> str:

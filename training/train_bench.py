@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from training.learner_peers import PeerMissing
 from training.progress import ProgressFn, silent
 from training.roles import Evaluate
 from training.run_config import RunConfig, load_run_config
-from training.suites import find_suite, suites_on
+from training.suites import find_suite, require_engines, suites_on
 from training.train_peers import TRAINERS, PeerRun
 
 GOAL = 0.9
@@ -107,7 +107,12 @@ def bench_train(
         minutes: after which a run is given up.
         config: the task, by name or file.
         progress: told how far it is; by time, so that it ends early as a rule.
+
+    Raises:
+        FerryError: the task is wrong, or PyBullet missing; before the first run.
     """
+    suites = suites_on(terrain=load_run_config(config, []).terrain is not None)
+    require_engines(suites)
     names = ["ours", *(TRAINERS if peers else ())]
     runs: dict[str, list[Reached]] = {}
     missing: dict[str, str] = {}
@@ -119,7 +124,9 @@ def bench_train(
             continue
         try:
             if name == "ours":
-                found, scored = _ours(seed, config=config, minutes=minutes, progress=tell)
+                found, scored = _ours(
+                    seed, config=config, minutes=minutes, progress=tell, suites=suites
+                )
                 for suite, score in scored.items():
                     scores.setdefault(suite, []).append(score)
             else:
@@ -136,12 +143,11 @@ def bench_train(
 
 
 def _ours(
-    seed: int, *, config: str, minutes: float, progress: ProgressFn
+    seed: int, *, config: str, minutes: float, progress: ProgressFn, suites: Iterable[str]
 ) -> tuple[Reached, dict[str, float]]:
     """One run of ours, and what its policy is worth in both engines."""
     from training.evaluator import evaluate_path
 
-    suites = suites_on(terrain=load_run_config(config, []).terrain is not None)
     with tempfile.TemporaryDirectory(prefix="ferry_") as folder:
         run = Path(folder, "run")
         found = run_until(

@@ -64,6 +64,8 @@ def test_what_is_left_of_a_score_in_the_other_engine_is_told_on_any_ground() -> 
 
 
 def test_a_peer_that_is_missing_is_said_and_others_are_run(monkeypatch) -> None:
+    need("pybullet")
+
     def gone(*_: object) -> None:
         raise PeerMissing("it cannot be imported")
 
