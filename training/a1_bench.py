@@ -184,7 +184,7 @@ def reached(
     """
     scores = {int(record["step"]): float(record["score"]) for record in evaluations}
     if not scores:
-        raise FerryError("no policy was evaluated; give the runs more --a1-minutes")
+        raise FerryError("no policy was evaluated: the run was too short; give it more minutes")
     best = max(scores.values())
     good = [step for step, score in sorted(scores.items()) if score >= goal]
     times = {int(r["step"]): r for r in metrics if "time/training_s" in r}
