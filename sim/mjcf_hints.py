@@ -16,7 +16,10 @@ import mujoco
 
 from sim.mjcf import compile_mjcf
 
-_GAIN, _BIAS, _JOINT = mujoco.mjtGain, mujoco.mjtBias, mujoco.mjtTrn.mjTRN_JOINT
+_GAIN, _BIAS = mujoco.mjtGain, mujoco.mjtBias
+#: Transmissions to one joint; for hinges and slides the two are the same.
+_JOINT = {int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)}
+_TENDON, _WRAP_JOINT = int(mujoco.mjtTrn.mjTRN_TENDON), int(mujoco.mjtWrap.mjWRAP_JOINT)
 
 _ONE_NUMBER = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}
 
@@ -32,7 +35,8 @@ class Hints:
         key: name of the key frame that ``q`` is from; empty for none.
         q: joint -> position in it [rad or m].
         gains: joint -> kp and kd of the position servo at it, if it has exactly one.
-        motors: joints with an actuator of any kind; empty if the file has no actuators at all.
+        motors: joints with an actuator of any kind; empty if the file does not say which: it has no
+            actuators at all, or one that acts on bodies and sites, and so on joints unnamed.
     """
 
     key: str = ""
@@ -50,17 +54,21 @@ def read_hints(path: Path) -> Hints:
     model = compile_mjcf(path)
     names = {j: model.joint(j).name or f"joint_{j}" for j in range(model.njnt)}
     gains: dict[str, tuple[float, float]] = {}
-    motors: list[str] = []
+    motors: set[str] = set()
+    unnamed = False
     for actuator in range(model.nu):
-        if int(model.actuator_trntype[actuator]) != int(_JOINT):
-            continue
-        name = names[int(model.actuator_trnid[actuator, 0])]
-        found = _servo(model, actuator)
-        if found is not None and name not in motors:
-            gains[name] = found
-        else:
-            gains.pop(name, None)
-        motors.append(name)
+        joints = _driven(model, actuator)
+        unnamed |= joints is None
+        at_joint = int(model.actuator_trntype[actuator]) in _JOINT
+        for name in (names[j] for j in joints or ()):
+            found = _servo(model, actuator) if at_joint else None
+            if found is not None and name not in motors:
+                gains[name] = found
+            else:
+                gains.pop(name, None)
+            motors.add(name)
+    if unnamed:
+        motors.clear()
     key = _key(model)
     if key < 0:
         return Hints(gains=gains, motors=frozenset(motors))
@@ -70,6 +78,21 @@ def read_hints(path: Path) -> Hints:
         if int(model.jnt_type[j]) in _ONE_NUMBER
     }
     return Hints(model.key(key).name or f"key {key}", q, gains, frozenset(motors))
+
+
+def _driven(model: mujoco.MjModel, actuator: int) -> tuple[int, ...] | None:
+    """The joints that an actuator drives; None if it acts on something else than joints."""
+    kind, target = int(model.actuator_trntype[actuator]), int(model.actuator_trnid[actuator, 0])
+    if kind in _JOINT:
+        return (target,)
+    if kind != _TENDON:
+        return None
+    first, count = int(model.tendon_adr[target]), int(model.tendon_num[target])
+    wraps = range(first, first + count)
+    # A tendon through sites pulls at whatever joints lie between them.
+    if any(int(model.wrap_type[wrap]) != _WRAP_JOINT for wrap in wraps):
+        return None
+    return tuple(int(model.wrap_objid[wrap]) for wrap in wraps)
 
 
 def _servo(model: mujoco.MjModel, actuator: int) -> tuple[float, float] | None:

@@ -158,6 +158,7 @@ def robot_text(found: Survey, description: str, name: str) -> str:
         *_asked(shared, indent="  "),
         "# kp, kd: from inertia felt, effort limit and load; propose_gains in sim/robot_new.py.",
         *([f"# q_default: key frame {found.hints.key!r} of the file."] if found.hints.key else []),
+        *([f"# q_default: none of the file's: {found.not_posed}."] if found.not_posed else []),
         "joints:               # this order is the order of every vector",
     ]
     for index, joint in enumerate(found.moving):

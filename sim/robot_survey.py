@@ -9,6 +9,7 @@ be asked of a compiled model; stand-ins never reach the robot file that is writt
 
 from __future__ import annotations
 
+import logging
 import math
 import tempfile
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ from real.spec import RobotSpec, load_robot
 from sim.mjcf_hints import Hints, read_hints
 from sim.model import MujocoModel, build_mujoco
 from sim.robot_pose import highest_point, lowest_points, with_default_pose
+
+log = logging.getLogger(__name__)
 
 Array = NDArray[np.float64]
 
@@ -58,6 +61,8 @@ class Survey:
         height_m: height of the base in the default pose, lowest point on the ground [m].
         imu_link: the link of the IMU of a floating robot, or None.
         hints: gains, pose and motors of an MJCF.
+        not_posed: the key frame that would be the default pose, and the joints that are beyond
+            their limits in it; empty if there is none, or none that is.
     """
 
     described: Description
@@ -74,6 +79,7 @@ class Survey:
     height_m: float
     imu_link: str | None
     hints: Hints
+    not_posed: str
 
     @property
     def moving(self) -> list[DescribedJoint]:
@@ -101,9 +107,11 @@ def survey(path: Path) -> Survey:
     floating, why = tree.floating(moving)
     spec = _stand_in(path, tree, moving, locked, floating=floating)
     hints = read_hints(path) if is_mjcf(path) else Hints()
-    posed = _in_key_frame(spec, hints)
-    hints = hints if posed is not None else replace(hints, key="")
-    spec = with_default_pose(spec) if posed is None else posed
+    not_posed = _beyond(spec, hints, described) if hints.key else ""
+    if not_posed:
+        log.warning("%s: %s; the default pose is another", path, not_posed)
+        hints = replace(hints, key="")
+    spec = _in_key_frame(spec, hints) if hints.key else with_default_pose(spec)
     built = build_mujoco(spec, floor=False)
     lowest = lowest_points(built)
     bottom = min(lowest.values(), default=0.0)
@@ -128,23 +136,32 @@ def survey(path: Path) -> Survey:
         height_m=height,
         imu_link=tree.imu() if floating else None,
         hints=hints,
+        not_posed=not_posed,
     )
 
 
-def _in_key_frame(spec: RobotSpec, hints: Hints) -> RobotSpec | None:
-    """The robot as the file's key frame has it; None without one, or if it breaks a limit."""
-    joints = [
-        replace(joint, q_default=round(hints.q.get(joint.name, math.nan), 4))
-        for joint in spec.joints
-    ]
-    if all(j.q_min - 1e-4 <= j.q_default <= j.q_max + 1e-4 for j in joints):  # not where NaN
-        return replace(
-            spec,
-            joints=tuple(
-                replace(j, q_default=min(max(j.q_default, j.q_min), j.q_max)) for j in joints
-            ),
-        )
-    return None
+def _beyond(spec: RobotSpec, hints: Hints, described: Description) -> str:
+    """Which joints the file's key frame has beyond their limits, in words; empty if none."""
+    found: list[str] = []
+    for joint in spec.joints:
+        q = round(hints.q.get(joint.name, math.nan), 4)
+        if joint.q_min - 1e-4 <= q <= joint.q_max + 1e-4:  # not where NaN
+            continue
+        known = math.isfinite(described.joints[joint.name].q_min)
+        limits = f"{joint.q_min:.4g} to {joint.q_max:.4g}"
+        found.append(f"{joint.name!r} at {q:g} ({'limits' if known else 'assumed'}: {limits})")
+    return f"key frame {hints.key!r} has joints beyond limits: {', '.join(found)}" if found else ""
+
+
+def _in_key_frame(spec: RobotSpec, hints: Hints) -> RobotSpec:
+    """The robot as the file's key frame has it."""
+    q = {joint.name: round(hints.q[joint.name], 4) for joint in spec.joints}
+    return replace(
+        spec,
+        joints=tuple(
+            replace(j, q_default=min(max(q[j.name], j.q_min), j.q_max)) for j in spec.joints
+        ),
+    )
 
 
 class _Tree:

@@ -89,6 +89,10 @@ class Shared:
         """What holds in all worlds: flat arrays, ``part.name``."""
         return pack({name: part.shared_state() for name, part in self._parts.items()})
 
+    def lacking(self, state: State) -> list[str]:
+        """Names of the parts that a state says nothing of."""
+        return [name for name in self._parts if not part_of(state, name)]
+
     def load_state_dict(self, state: State) -> bool:
         """Let it hold here too.
 

@@ -18,8 +18,9 @@ from training.train import RuntimeName, train
 
 #: Tracking that has to be reached, on the selection seeds.
 GOAL = 0.85
-#: Iterations between evaluations: often enough to see when, seldom enough not to be the cost.
-_EVALUATE_EVERY = 30
+#: Iterations between evaluations, of all learners alike: often enough to see when, seldom enough
+#: not to be the cost.
+EVALUATE_EVERY = 30
 _RUNTIMES: tuple[RuntimeName, ...] = ("serial", "ray")
 
 
@@ -141,7 +142,7 @@ def run_until(
         config,
         [
             f"training.seed={seed}",
-            f"training.run.evaluate_every={_EVALUATE_EVERY}",
+            f"training.run.evaluate_every={EVALUATE_EVERY}",
             f"training.run.stop_score={goal}",
         ],
     )
@@ -183,7 +184,7 @@ def reached(
     """
     scores = {int(record["step"]): float(record["score"]) for record in evaluations}
     if not scores:
-        raise FerryError("no policy was evaluated; give the runs more --a1-minutes")
+        raise FerryError("no policy was evaluated: the run was too short; give it more minutes")
     best = max(scores.values())
     good = [step for step, score in sorted(scores.items()) if score >= goal]
     times = {int(r["step"]): r for r in metrics if "time/training_s" in r}

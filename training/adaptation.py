@@ -67,12 +67,10 @@ class Adaptation:
             FerryError: the state lacks it, or is of another task.
         """
         found = part_of(state, _NAME)
-        if not self._shared:
-            return
-        if not found:
+        if lacking := self._shared.lacking(found):
             raise FerryError(
-                f"{source} does not say how far the curriculum was; resume with the serial "
-                "runtime, which finds it in its worlds"
+                f"{source} does not say how far all worlds were in {' and '.join(lacking)}; resume "
+                "with the serial runtime, which finds it in its worlds"
             )
         with self._lock:
             self._shared.load_state_dict(found)

@@ -106,7 +106,7 @@ def bench_robots(
     Example: `ferry bench robots --out runs/robots`
     """
     from training.progress import bar
-    from training.robots_bench import HEADER, TASKS
+    from training.robots_bench import HEADER, TASKS, Failed
     from training.robots_bench import bench_robots as run
 
     if out.exists() and any(out.iterdir()):
@@ -124,6 +124,8 @@ def bench_robots(
     quiet = write_json(result, stdout_if(as_json))
     rows = [[name, *each.row()] for name, each in found.items()]
     print_grid("Shipped tasks", HEADER, rows, to_stderr=quiet)
+    if any(isinstance(each, Failed) for each in found.values()):
+        raise typer.Exit(1)
 
 
 @app.command("learner")

@@ -37,14 +37,15 @@ def bundle_world(
         The world; None where nobody says it: on a plane with servos, as ever.
 
     Raises:
-        FerryError: the task is wrong, or the actuator missing or another one.
+        FerryError: the task is wrong or has servos, or the actuator is missing or another one.
     """
     kept = bundle.contract.world
-    _require_named(bundle, actuator)
     if task is not None:
         world = world_of_task(load_env_config(task))
-        yield world if actuator is None else _moved_by(world, actuator)
-    elif kept is None:
+        yield world if actuator is None else _moved_by(world, actuator, task)
+        return
+    _require_named(bundle, actuator)
+    if kept is None:
         if actuator is not None:
             raise FerryError(
                 f"{bundle.source} was exported before bundles carried their world, so --actuator "
@@ -104,5 +105,9 @@ def _actuator_file(bundle: Bundle, given: Path | None, folder: Path) -> Path | N
     return file
 
 
-def _moved_by(world: WorldConfig, actuator: Path) -> WorldConfig:
+def _moved_by(world: WorldConfig, actuator: Path, task: str | Path) -> WorldConfig:
+    if world.actuators is None:
+        raise FerryError(
+            f"task {task} has servos, no learned actuator: leave out --actuator {actuator}"
+        )
     return world.model_copy(update={"actuators": ActuatorsConfig(network=str(actuator))})

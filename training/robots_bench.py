@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from training.evaluator import evaluate_path
 from training.progress import ProgressFn, silent
 from training.run_config import load_run_config
 from training.scores import Interval
+from training.suites import require_engines, suites_on
 
 #: The shipped tasks, one for each robot, and A1 on rough ground.
 TASKS = (
@@ -60,15 +62,27 @@ class Learned:
         return [f"{self.goal:g}", *when, *scores]
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A task that could not be trained or scored.
+
+    Attributes:
+        reason: the error, as a run of its own would have said it.
+    """
+
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        """What JSON holds of it; keys are stable."""
+        return {"failed": self.reason}
+
+    def row(self) -> list[str]:
+        """The reason, in place of numbers."""
+        return ["-", f"failed: {self.reason}", "-", "-", "-"]
+
+
 #: Of the table on the terminal.
 HEADER = ("task", "goal", "seconds", "M steps", "MuJoCo", "PyBullet")
-
-
-def suites_of(task: str) -> tuple[str, str]:
-    """Where a task is scored: in MuJoCo and in PyBullet, on the ground that it has."""
-    if load_run_config(task, []).terrain is not None:
-        return "terrain", "pybullet_terrain"
-    return "nominal", "pybullet"
 
 
 def bench_robots(
@@ -79,13 +93,16 @@ def bench_robots(
     seed: int = 0,
     episodes: int | None = None,
     progress: ProgressFn | None = None,
-) -> dict[str, Learned]:
+) -> dict[str, Learned | Failed]:
     """Train each to its goal or until time is over, and score the best policy of each.
+
+    What is known after each task stands in ``results.json`` of the folder, so that neither an
+    interruption nor a task that fails loses the others.
 
     The goal is the task's ``training.run.stop_score``, or :data:`GOAL` where it has none.
 
     Args:
-        out: for the run folders, one of each task's name.
+        out: for the run folders, one of each task's name, and ``results.json``.
         tasks: which, by name or file.
         minutes: the most that a run may take, evaluation included.
         seed: root seed of every run.
@@ -96,22 +113,33 @@ def bench_robots(
         Name -> what became of it.
 
     Raises:
-        FerryError: two tasks have one name.
+        FerryError: two tasks have one name, one is wrong, or PyBullet is missing; before the first
+            run.
     """
     names = [Path(task).stem for task in tasks]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise FerryError(f"two tasks are named {', '.join(sorted(twice))}; give each once")
-    found: dict[str, Learned] = {}
+    configs = {name: load_run_config(task, []) for name, task in zip(names, tasks, strict=True)}
+    for config in configs.values():
+        require_engines(suites_on(terrain=config.terrain is not None))
+    out.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Learned | Failed] = {}
     for number, (name, task) in enumerate(zip(names, tasks, strict=True)):
         tell = part_of(progress or silent, number, len(tasks))
-        run = out / name
-        goal = load_run_config(task, []).training.run.stop_score or GOAL
-        reached = run_until(
-            "serial", seed, goal=goal, config=task, minutes=minutes, progress=tell, out=run
-        )
-        scored = {s: evaluate_path(run, suite=s, episodes=episodes) for s in suites_of(task)}
-        measure = next(iter(scored.values())).measure
-        scores = {suite: each.score for suite, each in scored.items()}
-        found[name] = Learned(measure, goal, reached, scores)
+        run, goal = out / name, configs[name].training.run.stop_score or GOAL
+        suites = suites_on(terrain=configs[name].terrain is not None)
+        try:
+            reached = run_until(
+                "serial", seed, goal=goal, config=task, minutes=minutes, progress=tell, out=run
+            )
+            scored = {s: evaluate_path(run, suite=s, episodes=episodes) for s in suites}
+        except FerryError as error:
+            found[name] = Failed(str(error))
+        else:
+            measure = next(iter(scored.values())).measure
+            scores = {suite: each.score for suite, each in scored.items()}
+            found[name] = Learned(measure, goal, reached, scores)
+        result = {name: each.as_json() for name, each in found.items()}
+        (out / "results.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     return found

@@ -6,8 +6,9 @@ engines or two policies can be compared episode by episode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 import numpy as np
@@ -106,6 +107,29 @@ def find_suite(name: str) -> Suite:
     return SUITES[name]
 
 
+def suites_on(*, terrain: bool) -> tuple[str, str]:
+    """The suites without randomisation for a task, in MuJoCo and in PyBullet.
+
+    Args:
+        terrain: whether the task is on terrain.
+    """
+    return ("terrain", "pybullet_terrain") if terrain else ("nominal", "pybullet")
+
+
+def require_engines(names: Iterable[str]) -> None:
+    """Find out before a long run, not after it, that its policy could not be scored.
+
+    Raises:
+        FerryError: a suite's engine is not installed.
+    """
+    for name in names:
+        if find_suite(name).engine == "pybullet" and find_spec("pybullet") is None:
+            raise FerryError(
+                f"suite {name!r} needs PyBullet, which is not installed here: "
+                "pip install 'ferry[pybullet]'"
+            )
+
+
 def selection_suite(engine: Literal["mujoco", "pybullet"], *, terrain: bool) -> str:
     """The suite that chooses the best checkpoint: the ground of the task, nothing random in it.
 
@@ -113,9 +137,8 @@ def selection_suite(engine: Literal["mujoco", "pybullet"], *, terrain: bool) -> 
         engine: of the task.
         terrain: whether the task is on terrain.
     """
-    if terrain:
-        return "terrain" if engine == "mujoco" else "pybullet_terrain"
-    return "nominal" if engine == "mujoco" else "pybullet"
+    in_mujoco, in_pybullet = suites_on(terrain=terrain)
+    return in_mujoco if engine == "mujoco" else in_pybullet
 
 
 def episode_seeds(seed: int, episodes: int, *, purpose: Purpose) -> EpisodeSeeds:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,15 @@ from typing import Any
 import torch
 
 from sim.env import make_env
-from training.a1_bench import Reached, median, part_of, run_until
+from training.a1_bench import EVALUATE_EVERY, Reached, median, part_of, run_until
 from training.learner_peers import PeerMissing
 from training.progress import ProgressFn, silent
 from training.roles import Evaluate
 from training.run_config import RunConfig, load_run_config
+from training.suites import find_suite, require_engines, suites_on
 from training.train_peers import TRAINERS, PeerRun
 
 GOAL = 0.9
-#: Where our policies are scored afterwards.
-SUITES = ("nominal", "pybullet")
-#: Iterations between evaluations, for all alike.
-EVALUATE_EVERY = 30
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,8 @@ class TrainTimes:
     @property
     def transfer(self) -> float | None:
         """Our score in PyBullet over that in MuJoCo, the median of the seeds."""
-        pairs = zip(self.scores.get("pybullet", ()), self.scores.get("nominal", ()), strict=True)
+        of = {find_suite(name).engine: each for name, each in self.scores.items()}
+        pairs = zip(of.get("pybullet", ()), of.get("mujoco", ()), strict=True)
         ratios = [there / here for there, here in pairs if here > 0.0]
         return statistics.median(ratios) if ratios else None
 
@@ -109,7 +107,12 @@ def bench_train(
         minutes: after which a run is given up.
         config: the task, by name or file.
         progress: told how far it is; by time, so that it ends early as a rule.
+
+    Raises:
+        FerryError: the task is wrong, or PyBullet missing; before the first run.
     """
+    suites = suites_on(terrain=load_run_config(config, []).terrain is not None)
+    require_engines(suites)
     names = ["ours", *(TRAINERS if peers else ())]
     runs: dict[str, list[Reached]] = {}
     missing: dict[str, str] = {}
@@ -121,7 +124,9 @@ def bench_train(
             continue
         try:
             if name == "ours":
-                found, scored = _ours(seed, config=config, minutes=minutes, progress=tell)
+                found, scored = _ours(
+                    seed, config=config, minutes=minutes, progress=tell, suites=suites
+                )
                 for suite, score in scored.items():
                     scores.setdefault(suite, []).append(score)
             else:
@@ -138,7 +143,7 @@ def bench_train(
 
 
 def _ours(
-    seed: int, *, config: str, minutes: float, progress: ProgressFn
+    seed: int, *, config: str, minutes: float, progress: ProgressFn, suites: Iterable[str]
 ) -> tuple[Reached, dict[str, float]]:
     """One run of ours, and what its policy is worth in both engines."""
     from training.evaluator import evaluate_path
@@ -148,7 +153,7 @@ def _ours(
         found = run_until(
             "serial", seed, goal=GOAL, config=config, minutes=minutes, progress=progress, out=run
         )
-        scored = {suite: evaluate_path(run, suite=suite).score.mean for suite in SUITES}
+        scored = {suite: evaluate_path(run, suite=suite).score.mean for suite in suites}
     return found, scored
 
 

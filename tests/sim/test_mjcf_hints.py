@@ -87,12 +87,46 @@ def test_a_joint_without_an_actuator_in_a_file_that_has_some_is_passive(write):
     assert all(joint.actuated for joint in bare.joints)
 
 
+COUPLED = """<tendon><fixed name="both"><joint joint="f_knee" coef="1"/>
+  <joint joint="b_knee" coef="-1"/></fixed></tendon>"""
+PULLED = '<tendon><spatial name="both"><site site="imu"/><site site="toe"/></spatial></tendon>'
+
+
 @pytest.mark.parametrize(
-    "qpos", ["0 0 0.3 1 0 0 0 0.7 -0.1 0.8 -1.3", "0 0 0.3 1 0 0 0 0.7 -2.6 0.8 -1.3"]
+    ("actuators", "tendon", "motors"),
+    [
+        ('<position class="servo" jointinparent="f_hip"/>', "", {"f_hip"}),
+        ('<motor tendon="both"/>', COUPLED, {"f_knee", "b_knee"}),
+        ('<motor joint="f_hip"/><motor tendon="both"/>', PULLED, set()),
+        ('<motor joint="f_hip"/><general site="imu" gear="0 0 1 0 0 0"/>', "", set()),
+        ('<motor joint="f_hip"/><adhesion body="f_shin" ctrlrange="0 1"/>', "", set()),
+    ],
 )
-def test_a_key_frame_beyond_a_limit_is_left_out(write, qpos):
-    file = write(walker(key=f'<key name="home" qpos="{qpos}"/>'))
-    assert "key frame" not in file.read_text()
+def test_an_actuator_drives_joints_in_other_ways_than_at_one(write, actuators, tendon, motors):
+    """Where the file does not name the joints that one acts on, none is called passive."""
+    mjcf = walker(actuators=actuators, key=KEYS).replace("</mujoco>", f"{tendon}</mujoco>")
+    mjcf = mjcf.replace('<site name="imu"', '<site name="toe"/><site name="imu"')
+    file = write(mjcf)
+    assert read_hints(file.with_suffix(".xml")).motors == motors
+    driven = {joint.name for joint in load_robot(file).joints if joint.actuated}
+    assert driven == (motors or {"f_hip", "f_knee", "b_hip", "b_knee"})
+
+
+def test_a_servo_in_the_parents_frame_gives_its_gains_and_one_with_a_tendon_beside_it_none(write):
+    servos = "".join(
+        f'<position class="servo" jointinparent="{name}"/>' for name in ("f_hip", "f_knee")
+    )
+    mjcf = walker(actuators=servos + '<motor tendon="both"/>', key=KEYS)
+    file = write(mjcf.replace("</mujoco>", f"{COUPLED}</mujoco>"))
+    assert read_hints(file.with_suffix(".xml")).gains == {"f_hip": (40.0, 2.0)}
+
+
+@pytest.mark.parametrize("knee", ["-0.1", "-2.6"])
+def test_a_key_frame_beyond_a_limit_is_left_out_and_said_so(write, caplog, knee):
+    file = write(walker(key=f'<key name="home" qpos="0 0 0.3 1 0 0 0 0.7 {knee} 0.8 -1.3"/>'))
+    why = f"key frame 'home' has joints beyond limits: 'f_knee' at {knee} (limits: -2.5 to -0.3)"
+    assert f"# q_default: none of the file's: {why}.\n" in file.read_text()
+    assert why in caplog.text
     assert 0.7 not in load_robot(file).q_default
 
 

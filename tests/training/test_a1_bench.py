@@ -32,7 +32,7 @@ def test_the_time_is_that_of_the_first_policy_that_scores_enough_not_of_its_scor
 
 def test_a_run_that_does_not_get_there_says_how_far_it_came():
     assert reached(SCORES, METRICS, pauses=True, goal=0.95) == Reached(None, None, None, 0.9)
-    with pytest.raises(FerryError, match="--a1-minutes"):
+    with pytest.raises(FerryError, match="too short; give it more minutes"):
         reached([], METRICS, pauses=True)
 
 

@@ -173,7 +173,7 @@ def engine_shares(runtime: AsyncRuntime) -> np.ndarray:
 def test_a_checkpoint_that_does_not_say_how_far_the_ranges_were_is_refused(half):
     kept = half.checkpoint()
     older = {k: v for k, v in kept.actor.items() if not k.startswith("shared.")}
-    with pytest.raises(FerryError, match="does not say how far the curriculum was"):
+    with pytest.raises(FerryError, match="how far all worlds were in curriculum;"):
         asynchronous(InProcess()).restore(dataclasses.replace(kept, actor=older))
 
 

@@ -125,6 +125,28 @@ def test_an_older_bundle_is_evaluated_as_ever_and_says_how_to_name_its_world(
     assert told.each == evaluate_path(new, suite="terrain", episodes=1).each
 
 
+def test_a_task_in_place_of_a_bundles_world_takes_the_actuator_that_is_given_for_it(
+    motors, tmp_path
+):
+    save_config(moved_by(motors), tmp_path / "config.yaml")
+    other = servo_network(A1, tmp_path / "other.onnx")
+    learned, servos = run_contract(moved_by(motors), {}), run_contract(task(), {})
+    for name, contract in (
+        ("learned", learned),
+        ("servos", servos),
+        ("old", replace(servos, world=None)),
+    ):
+        bundle = read_bundle(write_bundle(tmp_path / f"{name}.onnx", contract))
+        with bundle_world(bundle, task=tmp_path / "config.yaml", actuator=other) as world:
+            assert world is not None and world.actuators is not None
+            assert world.actuators.network == str(other)
+        with (
+            pytest.raises(FerryError, match=r"task a1_walk has servos, .*leave out .*other\.onnx"),
+            bundle_world(bundle, task="a1_walk", actuator=other),
+        ):
+            pass
+
+
 def test_a_world_that_this_version_cannot_simulate_is_named(short, tmp_path):
     contract = run_contract(task(HILL), {})
     assert contract.world is not None and contract.world.terrain is not None

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from real.errors import FerryError
 from real.rollout import Rollout
 from sim.state import State
 from sim.terrain_levels import NAME
@@ -21,6 +22,7 @@ from tests.training.climbing_run import (
 from tests.training.test_adaptation import InProcess
 from tests.training.toy_run import wait_until
 from training.actor import ActorWorker
+from training.adaptation import Adaptation
 from training.async_loop import AsyncRuntime
 from training.learner import Learner
 from training.loop import SerialRuntime
@@ -156,3 +158,13 @@ def test_an_actor_is_killed_and_its_worlds_levels_are_not_lost_nor_those_of_othe
 def pictures(runtime: AsyncRuntime) -> np.ndarray:
     """``[P, K, L + 1]``."""
     return np.asarray(runtime.adaptation.state_dict()["shared.terrain.worlds"])
+
+
+def test_what_an_older_checkpoint_does_not_say_is_named():
+    adaptation = Adaptation(climbing_env(CONFIG, (0, 0)).shared)
+    kept = adaptation.state_dict()
+    adaptation.load_state_dict(kept, source="run")
+    ranges = {k: v for k, v in kept.items() if k.startswith("shared.curriculum.")}
+    for older, lacking in (({}, "curriculum and terrain"), (ranges, "terrain")):
+        with pytest.raises(FerryError, match=f"^run does not say how .* were in {lacking}; resume"):
+            adaptation.load_state_dict(older, source="run")

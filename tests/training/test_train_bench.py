@@ -15,6 +15,7 @@ from training.ant_bench import Contender, bench_ant
 from training.bench_commands import flat_rows
 from training.learner_peers import PeerMissing
 from training.run_config import load_run_config
+from training.suites import suites_on
 from training.train_bench import TrainTimes
 from training.train_peers import TRAINERS
 
@@ -56,7 +57,15 @@ def test_who_never_got_there_counts_as_the_longest_and_the_better_peer_is_compar
     assert times.rows()["stable_baselines3"] == "not here"
 
 
+def test_what_is_left_of_a_score_in_the_other_engine_is_told_on_any_ground() -> None:
+    for terrain in (False, True):
+        scores = dict(zip(suites_on(terrain=terrain), ((0.8,), (0.6,)), strict=True))
+        assert TrainTimes({}, {}, scores).transfer == pytest.approx(0.75)
+
+
 def test_a_peer_that_is_missing_is_said_and_others_are_run(monkeypatch) -> None:
+    need("pybullet")
+
     def gone(*_: object) -> None:
         raise PeerMissing("it cannot be imported")
 
