@@ -208,8 +208,8 @@ class Recording:
             problem = f"the disk of {self.path} has taken nothing for {timeout_s:g} s"
         elif waiting and not problem:
             problem = f"the thread that writes {self.path} has ended early"
-        rest = f"{waiting} messages in the buffer, and what was not flushed before them, are lost"
-        return f"{problem}; {rest}" if problem else ""
+        rest = f"; {waiting} messages in the buffer, and what was not flushed before them, are lost"
+        return problem + rest if problem and (waiting or self._log) else problem
 
     def _waiting(self) -> int:
         with self._lock:
@@ -231,7 +231,9 @@ class Recording:
             action()
             self._problem = ""
         except OSError as error:
-            self._fail(f"{self.path} cannot be written: {error.strerror or error}")
+            self._fail(
+                f"{error.filename or self.path} cannot be written: {error.strerror or error}"
+            )
         except FerryError as error:
             self._fail(str(error))
         # Whatever it is: a thread that ended by it would leave a node that says it records.
@@ -315,15 +317,17 @@ class Recording:
 
     def _finish(self) -> None:
         try:
-            log = self._ready()
-            while self._take(log):
+            log = self._ready() if self._waiting() else self._log
+            while log is not None and self._take(log):
                 self._flush(log)
-            log.close(sync=self._settings.sync)
-            self._describe()
+            if log is not None:
+                log.close(sync=self._settings.sync)
+                self._log = None
         except Exception:
             if self._log is not None:
                 self._log.abandon()
             raise
+        self._describe()
 
     def _describe(self) -> None:
         """Write ``metadata.yaml``, which makes a bag of a folder."""
