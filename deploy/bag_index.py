@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from real.errors import FerryError
+
 NAME = "metadata.yaml"
 VERSION = 9
 
@@ -99,6 +101,20 @@ def bag_metadata(
         "ros_distro": ros_distro,
     }
     return "\n".join(_yaml({"rosbag2_bagfile_information": information})) + "\n"
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of a recording, in one that is there.
+
+    Raises:
+        FerryError: it exists, or cannot be made.
+    """
+    try:
+        path.mkdir()
+    except FileExistsError as error:
+        raise FerryError(f"recording {path} exists already; give another name") from error
+    except OSError as error:
+        raise FerryError(f"recording {path} cannot be made: {error.strerror}") from error
 
 
 def write_whole(path: Path, text: str, *, sync: bool) -> None:

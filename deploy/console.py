@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 from typer.main import get_group
@@ -130,21 +131,21 @@ def print_grid(
     title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, to_stderr: bool = False
 ) -> None:
     """A table with a heading over each column."""
-    table = Table(title=title)
+    table = Table(title=escape(title))
     for heading in header:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     _show(table, to_stderr)
 
 
 def print_table(title: str, rows: Mapping[str, str], *, to_stderr: bool = False) -> None:
     """Names and values, a row each."""
-    table = Table(title=title, show_header=False)
+    table = Table(title=escape(title), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(escape(name), escape(value))
     _show(table, to_stderr)
 
 

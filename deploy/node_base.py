@@ -261,10 +261,10 @@ def run_node(factory: Callable[[], FerryNode], args: Sequence[str] | None = None
     code = 0
     try:
         node = factory()
+        settle_memory()  # before a robot's driver is served, which would wait for it
         node.start()
         executor = make_executor()
         executor.add_node(node)
-        settle_memory()
         while not stopping and node.exit_code is None:
             executor.spin_once(timeout_sec=0.05)
         code = node.exit_code or 0

@@ -58,8 +58,8 @@ def settle_memory() -> None:
     """Keep what is there now out of the cyclic garbage collector's way.
 
     A full collection looks at every container that was ever made, of modules and messages too:
-    nearly 30 ms of a node's start, in which it answers nothing. What comes later is collected as
-    before, and there is little of it.
+    nearly 30 ms, in which no thread of a node does anything. So it is done once, when the node is
+    made and before it starts. What comes later is collected as before, and there is little of it.
     """
     gc.collect()
     gc.freeze()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.bag_index import NAME, PartIndex, bag_metadata, offered_qos, write_whole
+from deploy.bag_index import NAME, PartIndex, bag_metadata, make_folder, offered_qos, write_whole
 from real.errors import FerryError
 from real.log import LogWriter
 from real.log_parts import REPEATED, SUFFIX, part_path
@@ -112,6 +112,7 @@ class _Buffer:
     def put_back(self, rows: list[tuple[str, bytes, int]], *, lost: str) -> None:
         """Return what was taken and not written, but for the message of topic ``lost``."""
         self.dropped[lost] += 1
+        self.said.pop(lost, None)  # no file takes it, that of the next part neither
         self.rows.extendleft(reversed(rows))
         self.size += sum(len(data) for _, data, _ in rows)
 
@@ -147,11 +148,11 @@ class Recording:
         self._topics, self._metadata, self._open_log = topics, metadata, open_log
         self._splits = path.suffix != SUFFIX
         if self._splits:
-            _make_folder(path)
+            make_folder(path)
         self.parts = 0
         self._index: list[PartIndex] = []
-        #: Parts that ``metadata.yaml`` tells of.
-        self._described = 0
+        #: Parts that ``metadata.yaml`` tells of, and that have what was said before them.
+        self._described = self._begun = 0
         self._problem = ""
         #: When the call of the disk that is going on began [s], 0 between calls.
         self._inside_s = 0.0
@@ -207,8 +208,8 @@ class Recording:
             problem = f"the disk of {self.path} has taken nothing for {timeout_s:g} s"
         elif waiting and not problem:
             problem = f"the thread that writes {self.path} has ended early"
-        rest = f"{waiting} messages in the buffer, and what was not flushed before them, are lost"
-        return f"{problem}; {rest}" if problem else ""
+        rest = f"; {waiting} messages in the buffer, and what was not flushed before them, are lost"
+        return problem + rest if problem and (waiting or self._log) else problem
 
     def _waiting(self) -> int:
         with self._lock:
@@ -230,7 +231,9 @@ class Recording:
             action()
             self._problem = ""
         except OSError as error:
-            self._fail(f"{self.path} cannot be written: {error.strerror or error}")
+            self._fail(
+                f"{error.filename or self.path} cannot be written: {error.strerror or error}"
+            )
         except FerryError as error:
             self._fail(str(error))
         # Whatever it is: a thread that ended by it would leave a node that says it records.
@@ -275,9 +278,10 @@ class Recording:
     def _take(self, log: LogWriter) -> bool:
         """Move a batch into the file's chunk; whether it was a full one."""
         with self._lock:
-            said = {} if log.count else dict(self._buffer.said)
+            said = {} if self._begun == self.parts else dict(self._buffer.said)
             rows = self._buffer.take(BATCH)
-        if said and rows:
+        if rows and self._begun < self.parts:
+            self._begun = self.parts
             self._repeat(log, said, rows[0][2])
         for i, (topic, data, log_ns) in enumerate(rows):
             try:
@@ -292,10 +296,16 @@ class Recording:
 
     def _repeat(self, log: LogWriter, said: dict[str, tuple[bytes, int]], log_ns: int) -> None:
         """Begin a part with what was said before it, at the time of its own first message."""
-        log.add_metadata(REPEATED, {topic: str(at_ns) for topic, (_, at_ns) in said.items()})
+        if said:
+            log.add_metadata(REPEATED, {topic: str(at_ns) for topic, (_, at_ns) in said.items()})
         for topic, (data, at_ns) in said.items():
-            log.write(topic, data, log_ns=log_ns, publish_ns=at_ns)
-            self._index[-1].add(topic, log_ns)
+            try:
+                log.write(topic, data, log_ns=log_ns, publish_ns=at_ns)
+                self._index[-1].add(topic, log_ns)
+            except Exception as error:  # no reason to lose what is behind it
+                logger.warning("recording: %s is not said again: %r", topic, error)
+                with self._lock:
+                    self._buffer.said.pop(topic, None)
 
     def _flush(self, log: LogWriter) -> None:
         log.flush()
@@ -307,15 +317,17 @@ class Recording:
 
     def _finish(self) -> None:
         try:
-            log = self._ready()
-            while self._take(log):
+            log = self._ready() if self._waiting() else self._log
+            while log is not None and self._take(log):
                 self._flush(log)
-            log.close(sync=self._settings.sync)
-            self._describe()
+            if log is not None:
+                log.close(sync=self._settings.sync)
+                self._log = None
         except Exception:
             if self._log is not None:
                 self._log.abandon()
             raise
+        self._describe()
 
     def _describe(self) -> None:
         """Write ``metadata.yaml``, which makes a bag of a folder."""
@@ -336,12 +348,3 @@ class Recording:
         self._index.append(PartIndex(path.name))
         self._opened_s = time.monotonic()
         return log
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir()
-    except FileExistsError as error:
-        raise FerryError(f"recording {path} exists already; give another name") from error
-    except OSError as error:
-        raise FerryError(f"recording {path} cannot be made: {error.strerror}") from error

@@ -99,7 +99,8 @@ class Rehearsal:
                     robot.close()
                     loop, robot, state = self._begin()
                 else:
-                    self._score.add(command, state, robot.ground_truth())
+                    seen = self._node.order.state(state)
+                    self._score.add(command, seen, robot.ground_truth())
         finally:
             robot.close()
         return self.result(schedule)
@@ -121,12 +122,13 @@ class Rehearsal:
         return stopped
 
     def _compare(self, state: RobotState, command: Array, targets: Array | None) -> None:
-        tick = self._node.shadow.tick(int(state.stamp_ns[0]), state, command[None])
+        node, seen = self._node, self._node.order.state(state)
+        tick = node.shadow.tick(int(state.stamp_ns[0]), seen, command[None])
         self.samples += 1
         if (targets is None) != bool(tick.safety.stop[0]):
             self.difference = float("inf")
         elif targets is not None:
-            apart = float(np.abs(targets - tick.command.q_des[0]).max())
+            apart = float(np.abs(targets - node.order.targets(tick.command.q_des[0])).max())
             self.difference = max(self.difference, apart)
 
     def _fell(self, state: RobotState) -> bool:

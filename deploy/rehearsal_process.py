@@ -31,6 +31,7 @@ from deploy.node_base import FerryNode
 from deploy.policy import OnnxPolicy
 from deploy.policy_node import PolicyNode
 from deploy.rehearsal import Rehearsal
+from deploy.rehearsal_order import ContractOrder
 from deploy.robot_node import contract_of, load_here
 from deploy.safety import SafetySettings
 from deploy.safety_node import SafetyNode
@@ -79,6 +80,7 @@ class RehearsalNode(FerryNode):
         self._wishes = self.publish_on("/target_pose" if self.frame else "/cmd_vel")
         self.shadow = Controller(OnnxPolicy(bundle), 1, settings=settings)
         self.shadow.safety.enforce(agree(bundle.contract, contract)[0])
+        self.order = ContractOrder(bundle.contract, contract)
         #: The robot's time [ns], by which the nodes count ages; watchdogs stand while it stands.
         self.now_ns = time.time_ns()
         self.policy = PolicyNode(clock=lambda: self.now_ns)
@@ -199,7 +201,7 @@ class RehearsalNode(FerryNode):
             return str(answer.message)
         self.wait(lambda: self.policy.mode == Mode.RUN.name, self.policy, what="mode RUN")
         self.shadow.safety.disarm()
-        refused = self.shadow.arm(int(state.stamp_ns[0]), state)
+        refused = self.shadow.arm(int(state.stamp_ns[0]), self.order.state(state))
         if refused:
             raise FerryError(f"rehearsal: the controller refuses: {'; '.join(map(str, refused))}")
         return ""

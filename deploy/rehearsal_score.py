@@ -23,7 +23,10 @@ class Score(Protocol):
     """Takes what the robot did in each physics step, and says in the end how well that was."""
 
     def add(self, command: Array, state: RobotState, truth: GroundTruth | None) -> None:
-        """Take a step: the command ``[C]`` in force, the state after it, and the truth."""
+        """Take a step: the command ``[C]`` in force, the state after it, and the truth.
+
+        The state's joints are in the contract's order.
+        """
         ...
 
     def miss(self, command: Array) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: Plain name of a file, in letters that are a byte each: no file system takes more than 255 bytes.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -31,7 +33,9 @@ class ActuatorFile:
     @staticmethod
     def of(name: str, data: bytes) -> ActuatorFile:
         """Of a file's content; whatever a name must not have becomes ``_``."""
-        plain = re.sub(r"^[^\w]|[^\w.+-]", "_", name)[:100]
+        plain = "".join(c if _NAME.fullmatch("_" + c) else "_" for c in name)[:100]
+        if not _NAME.fullmatch(plain):
+            plain = "_" + plain[1:]
         return ActuatorFile(plain, hashlib.sha256(data).hexdigest())
 
     def is_of(self, data: bytes) -> bool:
@@ -59,12 +63,15 @@ class TrainingWorld:
 
     def problems(self) -> list[str]:
         """What is wrong with it whatever a simulator makes of its sections."""
+        bad: list[str] = []
+        tiles: object = (self.terrain or {}).get("tiles", {})
+        if not isinstance(tiles, Mapping):
+            bad.append(f"world.terrain.tiles {tiles!r:.60} is not a table of tiles")
         found = self.actuator
         if found is None:
-            return []
-        bad: list[str] = []
+            return bad
         # It becomes the name of a file.
-        if not re.fullmatch(r"\w[\w.+-]{0,99}", found.name):
+        if not _NAME.fullmatch(found.name):
             bad.append(f"world.actuator.name {found.name!r:.60} is not the plain name of a file")
         if not _SHA256.fullmatch(found.sha256):
             bad.append("world.actuator.sha256 is no SHA-256 in hexadecimal digits")

@@ -96,7 +96,7 @@ def test_a_text_that_is_not_it_is_one_kind_of_error(text):
 
 
 def test_names_that_lead_elsewhere_and_hashes_that_are_none_are_problems_of_the_contract():
-    for name in ("../motors.onnx", "a/b", "", ".hidden", "a\nb", "x" * 101):
+    for name in ("../motors.onnx", "a/b", "", ".hidden", "a\nb", "x" * 101, "ä", "é" * 90):
         used = ActuatorFile(name, ActuatorFile.of("m", NETWORK).sha256)
         contract = replace(stand_contract(), world=TrainingWorld({}, {}, actuator=used))
         (problem,) = contract_problems(contract)

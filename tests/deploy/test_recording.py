@@ -167,6 +167,39 @@ def test_whatever_writing_fails_by_is_named_and_tried_again(tmp_path, odd):
     assert numbers(read_log(tmp_path / "one.mcap")) == [0, 1, 2, 3]
 
 
+def test_a_latched_message_that_no_file_takes_costs_itself_alone(tmp_path):
+    settings = RecordingSettings(split_s=0.0)
+    made = Recording(tmp_path / "walk", TOPICS, latched=["/mode", "/m"], settings=settings)
+    made.put("/mode", b"", T0)
+    made.put("/m", text("0"), T0 + 1)
+    for i in range(3):
+        made.put("/n", text(str(i)), T0 + 2 + i)
+        until(lambda wanted=i + 2: made.status().parts >= wanted, "the next file is begun")
+    assert made.close() == ""
+    assert made.status().dropped == {"/mode": 1}
+    log = read_log(tmp_path / "walk")
+    assert (numbers(log), numbers(log, "/m")) == ([0, 1, 2], [0])
+
+
+def test_what_cannot_be_said_again_is_told_once_and_costs_nothing_else(tmp_path):
+    one = tmp_path / "one.mcap"
+    # Of the first three messages only the last finds room: the others were said, and lost.
+    settings = RecordingSettings(buffer_bytes=len(text("0")))
+    made = Recording(one, TOPICS, latched=["/mode", "/m"], settings=settings)
+    with made._lock:
+        made._buffer.put("/mode", b" ", T0)
+        made._buffer.put("/m", text("0"), T0 + 1)
+        made._buffer.put("/n", text("0"), T0 + 2)
+    until(lambda: not made.status().waiting_bytes, "it was taken")
+    made.put("/n", text("1"), T0 + 3)
+    assert made.close() == ""
+    assert made.status().dropped == {"/mode": 1, "/m": 1}
+    assert (numbers(read_log(one)), numbers(read_log(one), "/m")) == ([0, 1], [0])
+    with one.open("rb") as stream:
+        told = [m.metadata for m in make_reader(stream).iter_metadata()]
+    assert told == [{"/mode": str(T0), "/m": str(T0 + 1)}]
+
+
 def test_what_still_waits_at_the_end_is_told(tmp_path, odd):
     made = Recording(tmp_path / "one.mcap", TOPICS, open_log=Odd)
     odd.setattr(Odd, "broken", True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import yaml
@@ -12,7 +14,7 @@ from deploy.bag_index import NAME, PartIndex, bag_metadata, write_whole
 from deploy.recording import Recording, RecordingSettings, _Buffer
 from real.log import read_log
 from real.log_parts import Repeats, parts_of
-from tests.deploy.test_recording import T0, TOPICS, numbers, text, until
+from tests.deploy.test_recording import PATIENCE_S, T0, TOPICS, numbers, text, until
 
 NAMES = ("/contract", "/mode", "/n")
 THREE = dict.fromkeys(NAMES, TOPICS["/n"])
@@ -163,6 +165,30 @@ def test_a_description_that_cannot_be_written_is_named_and_the_messages_are_kept
     assert numbers(read_log(tmp_path / "walk")) == [1, 2]
     with Reader(tmp_path / "walk") as bag:
         assert bag.message_count == 2
+
+
+def test_at_the_end_a_description_that_cannot_be_written_is_no_loss_of_messages(tmp_path):
+    made = Recording(tmp_path / "walk", THREE)
+    until((tmp_path / "walk" / NAME).exists, "it is a bag")
+    (tmp_path / "walk" / f"{NAME}.part").mkdir()
+    made.put("/n", text("1"), T0)
+    told = made.close()
+    assert told.endswith(f"{NAME}.part cannot be written: Is a directory")
+    log = read_log(tmp_path / "walk")
+    assert (numbers(log), log.damage) == ([1], None)
+
+
+def test_a_part_that_is_full_when_nothing_waits_is_the_last_one(tmp_path):
+    made = Recording(tmp_path / "walk", THREE, settings=RecordingSettings(split_s=1e9))
+    made.put("/n", text("1"), T0)
+    until(lambda: not made.status().waiting_bytes, "it was taken")
+    idle = threading.Event()
+    made._write = idle.set  # from here on the thread does nothing before it is closed
+    assert idle.wait(PATIENCE_S)
+    made._opened_s -= 2e9  # it is old now
+    assert made.close() == ""
+    assert [f.name for f in parts_of(tmp_path / "walk")[0]] == ["walk_0000.mcap"]
+    assert numbers(read_log(tmp_path / "walk")) == [1]
 
 
 def test_names_of_files_and_topics_survive_the_yaml_and_an_empty_bag_is_one(tmp_path):
