@@ -69,7 +69,7 @@ def test_armed_it_ramps_from_the_measured_pose_runs_and_stops_when_told(tmp_path
         probe.until_mode("DAMP")
 
         def since_the_stop():
-            """Answers to states measured after it; targets from before may still be on their way."""
+            """Answers to later states; targets from before may still be on their way."""
             return [c for c in probe.commands if to_ns(c.header.stamp) > told_ns]
 
         probe.until(lambda: len(since_the_stop()) > 5, "commands after the stop")
