@@ -112,3 +112,20 @@ def test_the_ant_bench_has_null_and_a_word_for_what_is_not_installed(monkeypatch
     assert found["ant_cpu_ratio"] == found["ant_bound"] == dict.fromkeys(found["ant_ratio"])
     assert "pip install 'ferry[peers]'" in found["ant_missing"]["envpool"]
     assert flat_rows(found)["ant_mujoco ours"] == "4"
+
+
+def test_a_peer_that_cannot_be_started_costs_none_of_the_others(monkeypatch) -> None:
+    def ours(worlds: int, threads: int) -> Contender:
+        return Contender(worlds, lambda actions: np.zeros(len(actions)), lambda: None, "4")
+
+    def full(worlds: int, threads: int) -> Contender:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(ant_bench, "_TURN_S", 0.0)
+    monkeypatch.setattr(ant_bench, "CONTENDERS", {"ours": ours, "gymnasium_async": full})
+    found = bench_ant(worlds=3, threads=1, seconds=0.0)
+    assert found["ant"]["ours"] > 0.0
+    assert "Cannot allocate memory" in found["ant_missing"]["gymnasium_async"]
+    monkeypatch.setattr(ant_bench, "CONTENDERS", {"ours": full})
+    with pytest.raises(OSError, match="Cannot allocate"):
+        bench_ant(worlds=3, threads=1, seconds=0.0)
