@@ -26,13 +26,13 @@ from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.controller import Controller
 from deploy.convert import CommandReader, StateWriter, make_pose, make_twist, to_ns
+from deploy.introduction import contract_of, load_here
 from deploy.modes import Mode
 from deploy.node_base import FerryNode
 from deploy.policy import OnnxPolicy
 from deploy.policy_node import PolicyNode
 from deploy.rehearsal import Rehearsal
 from deploy.rehearsal_order import ContractOrder
-from deploy.robot_node import contract_of, load_here
 from deploy.safety import SafetySettings
 from deploy.safety_node import SafetyNode
 from deploy.schedule import Schedule

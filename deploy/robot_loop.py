@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deploy import punctual
-from deploy.timing import Window
+from deploy.timing import Histogram, Window
 from real.errors import FerryError
 from real.robot_io import RobotIO
 from real.signals import JointCommand, RobotState
@@ -83,8 +83,8 @@ class RobotLoop:
         self.missed = 0
         self.lateness = Window()
         self.exchange_time = Window()
-        #: How far the time from one step to the next is from the period.
-        self.period_error = Window()
+        #: How far the time from one step to the next is from the period, since `count_anew`.
+        self.period_error = Histogram()
         self._woke_ns: int | None = None
         #: When the driver call in progress began [ns], 0 between calls.
         self.inside_since_ns = 0
@@ -103,6 +103,10 @@ class RobotLoop:
     def block(self, reason: str) -> None:
         """Refuse all commands while ``reason`` is not empty."""
         self._blocked = reason
+
+    def count_anew(self) -> None:
+        """Forget the period errors so far: of a graph whose other nodes were still starting."""
+        self.period_error = Histogram()
 
     def stop(self) -> None:
         """End :meth:`run` after the step in progress, with a safe stop."""

@@ -11,7 +11,6 @@ import json
 import sys
 import threading
 import time
-from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -19,21 +18,19 @@ from rosgraph_msgs.msg import Clock
 from std_msgs.msg import String
 
 from deploy.convert import CommandReader, StateWriter, set_stamp, to_ns
+from deploy.introduction import contract_of, has_description, load_here
 from deploy.lifecycle import ManagedNode
 from deploy.links import Links, asked
 from deploy.node_base import run_node
 from deploy.punctual import share_the_interpreter
 from deploy.records import ERROR, OK, WARN, OdometryWriter
 from deploy.robot_loop import RobotLoop
-from deploy.timing import Window
+from deploy.timing import Histogram
 from deploy.vitals_wire import VitalsOut
-from real.contract import RobotContract
-from real.description import link_rotation
 from real.errors import FerryError
-from real.frames import multiply
 from real.robot_io import RobotIO, drawn_world, load_plugin
 from real.signals import RobotState
-from real.spec import RobotSpec, load_robot
+from real.spec import RobotSpec
 
 #: Stamps of published states that are remembered: an answer to an older one comes too late anyway.
 KEPT_STAMPS = 32
@@ -48,31 +45,6 @@ BLOCKED_S = 0.5
 JOIN_S = 2.0
 
 INACTIVE = "robot_node is inactive"
-
-
-def load_here(name: str) -> RobotSpec:
-    """Load a robot, with the limits of its description where that file is on this computer."""
-    spec = load_robot(name, read_limits=False)
-    return load_robot(name) if has_description(spec) else spec
-
-
-def has_description(spec: RobotSpec) -> bool:
-    """Whether the robot's description lies on this computer."""
-    try:
-        spec.description_file()
-    except FerryError:
-        return False
-    return True
-
-
-def contract_of(spec: RobotSpec) -> RobotContract:
-    """What the robot says of itself, with the IMU's rotation where its description gives it."""
-    contract = RobotContract.from_spec(spec)
-    if spec.imu_link is None or not has_description(spec):
-        return contract
-    in_file = link_rotation(spec.description_file(), link=spec.imu_link, base_link=spec.base_link)
-    w, x, y, z = multiply(spec.base_rotation, in_file).tolist()
-    return replace(contract, imu_rotation=(w, x, y, z))
 
 
 class RobotNode(ManagedNode):
@@ -100,7 +72,7 @@ class RobotNode(ManagedNode):
         self._stuck: threading.Thread | None = None
         self._failure: Exception | None = None
         self._end: dict[str, object] = {}
-        self._answers = Window()
+        self._answers = Histogram()
 
     # ------------------------------------------------------------ lifecycle
 
@@ -134,7 +106,6 @@ class RobotNode(ManagedNode):
         self._links = Links(self, on_loss=self._lost)
         qos = asked(spec.control_dt_s, timeout_s)
         self.listen("/joint_command", self._on_command, qos=qos, links=self._links)
-        self.every(spec.control_dt_s, self._count_writers)
         # Of this loop alone: one that was given up on may still say something.
         self._failure, began = None, threading.Event()
         publish = partial(self._publish, began)
@@ -154,8 +125,7 @@ class RobotNode(ManagedNode):
     def activate(self) -> None:
         """Introduce the robot, publish its states, follow commands."""
         self._contract_out.publish(String(data=self._introduction))
-        # What came before counts no more. `_count_writers` ends the block within a period:
-        # it stays where two command.
+        # What came before counts no more. The loop's next step ends the block, unless two command.
         self._loop_now.command(None, reason="no command since robot_node is active")
         self.report("ready", robot=self._name, simulated=self._robot.simulated)
 
@@ -234,8 +204,13 @@ class RobotNode(ManagedNode):
 
     def _publish(self, began: threading.Event, state: RobotState) -> None:
         began.set()
-        if not self.active:
-            return  # so that nobody arms
+        if self.active:  # else nobody arms
+            self._send(state)
+        # Here, and not by a timer: what the executor's thread does at its own time may have the
+        # interpreter's lock at the next deadline.
+        self._count_writers()
+
+    def _send(self, state: RobotState) -> None:
         stamp = int(state.stamp_ns[0])
         if self._offset_ns is None:
             # Drivers count steady or simulated time; messages carry it moved to the date, by an
@@ -257,6 +232,15 @@ class RobotNode(ManagedNode):
         if self._clock_out is not None:
             self._clock_out.publish(_clock(stamp))
 
+    def _count_writers(self) -> None:
+        """Every control period: two who command one robot are none."""
+        loop = self._loop
+        if loop is None:
+            return  # the driver's last call returned after the node gave up on it
+        writers = self.count_publishers("/joint_command")
+        wrong = f"{writers} publishers on /joint_command" if writers > 1 else ""
+        loop.block(wrong if self.active else INACTIVE)
+
     # ------------------------------------------------------------ the executor's thread
 
     def _on_command(self, message: Any) -> None:
@@ -272,6 +256,7 @@ class RobotNode(ManagedNode):
         loop.command(targets)
         if targets is not None and self._before is None:
             self._before = (loop.steps, loop.missed)
+            loop.count_anew()
         sent_ns = self._published.get(to_ns(message.header.stamp))
         if targets is not None and sent_ns is not None:
             self._answers.add((time.monotonic_ns() - sent_ns) * 1e-9)
@@ -281,14 +266,6 @@ class RobotNode(ManagedNode):
         loop = self._loop
         if loop is not None:
             loop.command(None, reason=why)
-
-    def _count_writers(self) -> None:
-        """Every control period: two who command one robot are none."""
-        if self._loop is None:
-            return  # the executor had this call in hand while the node was cleaned up
-        writers = self.count_publishers("/joint_command")
-        wrong = f"{writers} publishers on /joint_command" if writers > 1 else ""
-        self._loop_now.block(wrong if self.active else INACTIVE)
 
     def describe(self) -> None:
         """Publish diagnostics: rates, lateness, and why the robot is in its safe stop, if so."""

@@ -39,7 +39,7 @@ from sensor_msgs.msg import Imu, JointState
 from std_msgs.msg import Float64MultiArray
 
 from deploy.convert import JointOrder, StateReader, set_stamp, shared, to_ns
-from deploy.robot_node import contract_of
+from deploy.introduction import contract_of
 from real.errors import FerryError
 from real.robot_io import GroundTruth
 from real.signals import JointCommand, RobotState

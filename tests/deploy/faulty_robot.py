@@ -13,7 +13,7 @@ from sensor_msgs.msg import Imu, JointState
 from std_msgs.msg import String
 
 from deploy.convert import set_quaternion, set_stamp, set_vector
-from deploy.robot_node import contract_of
+from deploy.introduction import contract_of
 from real.domain import DomainSample
 from real.frames import from_rpy
 from real.loopback import LoopbackRobot

@@ -55,7 +55,7 @@ def test_memory_grows_from_after_the_warm_up():
 
 def test_deadlines_count_from_the_first_command():
     said = {"steps": 500, "missed_deadlines": 40, "steps_before": 100, "missed_before": 37}
-    run = _Run(said, 0.0, 0)
+    run = _Run(said, {}, 0.0, 0)
     assert (run.missed, run.deadlines) == (3, 403)
 
 
@@ -66,16 +66,24 @@ def test_rates_are_those_two_and_each_is_run_once():
         bench_deploy(rates=[50, 100])
     one = {
         "tick_us": {"p50": 80.0, "p99": 100.0},
-        "message_to_command_ms": {"200": {"p50": 1.0, "p99": 2.0}},
+        "message_to_command_ms": {"200": {"p50": 1.0, "p99": 2.0, "max": 4.0}},
         "missed_deadlines": {"200": 1},
         "deadlines": {"200": 400},
         "period_error_ms_p99": 0.1,
+        "period_error_ms_max": 0.7,
+        "bare": {
+            "missed": {"200": 1},
+            "period_error_ms_p99": 0.05,
+            "period_error_ms_max": 0.6,
+        },
         "rss_growth_mib": 0.0,
         "safety_stops": 0,
         "seconds": 2.0,
     }
     rows = table_rows(one)
-    assert rows["missed deadlines at 200 Hz"] == "1 of 400"
+    assert rows["missed deadlines at 200 Hz"] == "1 of 400 (by a bare loop: 1)"
+    assert rows["state to command at 200 Hz p50 / p99 / max"] == "1.00 / 2.00 / 4.00 ms"
+    assert rows["period error p99 / max"] == ("0.100 / 0.700 ms (of a bare loop: 0.050 / 0.600 ms)")
     assert not any("50 Hz" in name for name in rows)
 
 
@@ -88,9 +96,11 @@ def test_the_graph_runs_at_both_rates_and_every_number_is_there():
     assert {"controller tick", "50 Hz", "200 Hz"} == set(seen)
     for rate, least in (("50", 50), ("200", 200)):
         times = result["message_to_command_ms"][rate]
-        assert 0.0 < times["p50"] <= times["p99"]
+        assert 0.0 < times["p50"] <= times["p99"] <= times["max"]
         assert result["deadlines"][rate] >= least
         assert 0 <= result["missed_deadlines"][rate] <= result["deadlines"][rate]
+        assert result["bare"]["missed"][rate] >= 0
+    assert 0.0 < result["bare"]["period_error_ms_p99"] <= result["bare"]["period_error_ms_max"]
     assert 0.0 < result["tick_us"]["p50"] <= result["tick_us"]["p99"]
     assert math.isfinite(result["rss_growth_mib"])
     assert result["seconds"] == 2.0

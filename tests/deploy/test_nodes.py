@@ -24,9 +24,9 @@ from std_msgs.msg import String
 from deploy.bundle import read_bundle
 from deploy.convert import set_stamp, to_ns
 from deploy.evaluation_stamp import stamp_of, stamped
+from deploy.introduction import contract_of
 from deploy.modes import Mode
 from deploy.policy_node import COMMAND_AGE_S
-from deploy.robot_node import contract_of
 from deploy.signing import make_keys, write_signature
 from real.errors import FerryError
 from real.log import read_log

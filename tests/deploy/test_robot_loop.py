@@ -177,6 +177,26 @@ def test_a_missed_deadline_is_counted_and_followed_by_no_burst(clock):
     assert loop.lateness.percentile(100) == pytest.approx(0.018)
 
 
+def test_period_errors_are_of_all_steps_or_of_those_since_it_counts_anew(clock):
+    loop, robot, _ = make(clock)
+
+    def slow():
+        clock.ns += 23 * MS
+
+    robot.at = {4: slow, 9: loop.stop}
+    loop.run()
+    # Woken 23 ms after the time before in place of 5 ms; all others are on time.
+    assert loop.period_error.count == 8
+    assert loop.period_error.longest_s == pytest.approx(0.018)
+    assert loop.period_error.percentile(50) < 1e-6
+
+    loop, robot, _ = make(clock)
+    robot.at = {4: slow, 6: loop.count_anew, 9: loop.stop}
+    loop.run()
+    assert loop.period_error.count == 4
+    assert loop.period_error.longest_s < 1e-6
+
+
 def test_deadlines_are_absolute_so_work_does_not_stretch_the_period(clock):
     loop, robot, _ = make(clock)
 

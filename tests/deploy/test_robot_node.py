@@ -10,7 +10,7 @@ from tests.extras import reason
 
 pytest.importorskip("rclpy", reason=reason("rclpy"))
 
-from deploy.robot_node import contract_of, load_here
+from deploy.introduction import contract_of, load_here
 from real.contract import RobotContract
 from real.description import link_rotation
 from real.errors import FerryError

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from deploy.timing import TickGrid, Window
+from deploy.timing import Histogram, TickGrid, Window
 
 MS = 1_000_000
 START = 7_000_000_001
@@ -74,3 +74,27 @@ def test_percentiles_are_of_the_newest_durations():
         np.testing.assert_allclose(
             window.percentiles(*percents), np.percentile(values[-size:], percents), rtol=1e-12
         )
+
+
+def test_a_histogram_is_of_all_durations_and_never_too_small():
+    rng = np.random.default_rng(1)
+    values = rng.permutation(np.exp(rng.normal(-7.0, 2.0, size=5000)))
+    histogram = Histogram()
+    for value in values:
+        histogram.add(float(value))
+    for percent in (0.0, 1.0, 50.0, 99.0, 99.9, 100.0):
+        true = np.percentile(values, percent, method="inverted_cdf")
+        assert true <= histogram.percentile(percent) * (1 + 1e-9)
+        assert histogram.percentile(percent) <= 1.01 * true * (1 + 1e-9)
+    assert histogram.count == 5000
+    assert histogram.milliseconds("x")["x_max_ms"] == 1e3 * values.max()
+
+
+def test_a_histogram_takes_what_no_bin_was_made_for():
+    histogram = Histogram()
+    assert math.isnan(histogram.percentile(99))
+    for value in (0.0, 1e-9, 5e3):
+        histogram.add(value)
+    assert histogram.percentile(50) == Histogram.SHORTEST_S
+    assert histogram.percentile(100) >= Histogram.LONGEST_S
+    assert histogram.longest_s == 5e3

@@ -9,40 +9,28 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.env import VecEnv, make_env
+from sim.env import VecEnv
 from sim.terrain_levels import NAME
+from tests.training.growing_run import SMALL as GROWING
+from tests.training.growing_run import run_env
 from training.roles import Stream, actor_id
 from training.run_config import RunConfig, load_run_config
 
-WORLDS, HORIZON = 6, 8
-
 SMALL = (
-    "curriculum={measure: reward/alive, widen_at: 0.1, narrow_at: -1.0, step: 0.1, episodes: 3}",
+    *GROWING,
     "randomize={friction: '=U(0.4, 1.2)'}",
     # Levels enough that no world passes them all, and draws nothing but the levels it is at.
     "terrain={levels: 50, tile_m: 1.6, platform_m: 1.2, cell_m: 0.2, border_m: 0.4, tiles: "
     "{hill: {shape: slope, hardest: -0.1}, flat: {shape: flat}}, "
     "curriculum: {measure: reward/alive, up_at: 0.1, down_at: -1.0}}",
     "episode_s=0.1",
-    f"sim.worlds={WORLDS}",
-    "sim.threads=1",
-    "training.network.hidden=[8]",
-    "training.network.critic_hidden=[8]",
-    f"training.horizon={HORIZON}",
-    "training.ppo.epochs=1",
-    "training.run.evaluate_every=0",
     "training.symmetry.enabled=false",
     "training.runtime.worlds=null",
-    "training.runtime.evaluators=0",
 )
 
 
 def climbing_config(*overrides: str) -> RunConfig:
     return load_run_config("a1_walk", [*SMALL, *overrides])
-
-
-def climbing_env(config: RunConfig, stream: Stream) -> VecEnv:
-    return make_env(config, seed=config.training.seed, stream=stream, threads=1)
 
 
 def levels(env: VecEnv) -> np.ndarray:
@@ -58,7 +46,7 @@ def began(env: VecEnv) -> np.ndarray:
 
 def noted_env(config: RunConfig, stream: Stream, *, notes: Path) -> VecEnv:
     """When the first step begins, a file named after the actor gets all that it began with."""
-    env = climbing_env(config, stream)
+    env = run_env(config, stream)
     step = env.step
 
     def first(actions):

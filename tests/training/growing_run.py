@@ -28,7 +28,7 @@ def growing_config(*overrides: str) -> RunConfig:
     return load_run_config("cartpole_balance", [*SMALL, *overrides])
 
 
-def growing_env(config: RunConfig, stream: Stream) -> VecEnv:
+def run_env(config: RunConfig, stream: Stream) -> VecEnv:
     return make_env(config, seed=config.training.seed, stream=stream, threads=1)
 
 

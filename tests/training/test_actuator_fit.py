@@ -14,7 +14,7 @@ from sim.actuator_samples import Samples
 from sim.mujoco_engine import MujocoEngine
 from sim.task import load_env_config
 from tests.real.test_log import T0, joint_state, write
-from tests.training.growing_run import growing_config, growing_env
+from tests.training.growing_run import growing_config, run_env
 from training.actor import ActorWorker
 from training.actuator_fit import fit_network
 from training.learner import Learner
@@ -128,7 +128,7 @@ def test_a_run_with_a_late_drive_is_resumed_bit_by_bit_and_says_what_it_never_sa
     training = config.training
 
     def run(steps: int, start: SerialRuntime | None = None) -> SerialRuntime:
-        env = growing_env(config, (0, 0))
+        env = run_env(config, (0, 0))
         actor = ActorWorker(env, "a", network=training.network, seed=0)
         sizes = env.policy_dim, env.critic_dim
         learner = Learner(*sizes, action_dim=1, network=training.network, ppo=training.ppo, seed=0)

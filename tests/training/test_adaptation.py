@@ -13,7 +13,7 @@ from tests.training.growing_run import (
     HORIZON,
     WORLDS,
     growing_config,
-    growing_env,
+    run_env,
     shares,
 )
 from training.actor import ActorWorker
@@ -28,7 +28,7 @@ CONFIG = growing_config()
 
 
 def worker(stream: Stream = (0, 0)) -> ActorWorker:
-    env = growing_env(CONFIG, stream)
+    env = run_env(CONFIG, stream)
     return ActorWorker(
         env, actor_id(stream), network=CONFIG.training.network, seed=0, stream=stream
     )
@@ -83,7 +83,7 @@ class InProcess:
 
 
 def asynchronous(engine: InProcess, actors: int = 3) -> AsyncRuntime:
-    env = growing_env(CONFIG, (0, 0))
+    env = run_env(CONFIG, (0, 0))
     return AsyncRuntime(
         learner(env),
         engine,  # pyright: ignore[reportArgumentType] - it has no evaluators

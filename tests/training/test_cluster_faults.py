@@ -17,7 +17,8 @@ from tests.extras import reason
 
 pytest.importorskip("ray", reason=reason("ray"))
 
-from tests.training.climbing_run import climbing_config, climbing_env, levels, noted_env
+from tests.training.climbing_run import climbing_config, levels, noted_env
+from tests.training.growing_run import run_env
 from tests.training.ray_nodes import await_nodes, kill_all, node
 from tests.training.toy_run import (
     HORIZON,
@@ -172,7 +173,7 @@ def test_the_replacement_of_a_killed_actor_begins_with_ranges_and_levels_that_th
     kept = newest_checkpoint(run / "checkpoints").actor
     assert kept["shared.curriculum.shares"].mean() >= shares.mean()
     # Nor at the beginning of the terrain: of the run's levels it has those of its own numbers.
-    twin = climbing_env(config, (0, 1))
+    twin = run_env(config, (0, 1))
     twin.shared.follow()
     twin.shared.load_state_dict({k: v for k, v in second.items() if "." in k})
     np.testing.assert_array_equal(second["levels"], levels(twin))

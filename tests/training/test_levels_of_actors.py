@@ -11,14 +11,8 @@ from real.errors import FerryError
 from real.rollout import Rollout
 from sim.state import State
 from sim.terrain_levels import NAME
-from tests.training.climbing_run import (
-    HORIZON,
-    WORLDS,
-    began,
-    climbing_config,
-    climbing_env,
-    levels,
-)
+from tests.training.climbing_run import began, climbing_config, levels
+from tests.training.growing_run import HORIZON, WORLDS, run_env
 from tests.training.test_adaptation import InProcess
 from tests.training.toy_run import wait_until
 from training.actor import ActorWorker
@@ -38,7 +32,7 @@ class Climber(ActorWorker):
 
     def __init__(self, stream: Stream) -> None:
         network = CONFIG.training.network
-        env = climbing_env(CONFIG, stream)
+        env = run_env(CONFIG, stream)
         super().__init__(env, actor_id(stream), network=network, seed=0, stream=stream)
         self.seen = [levels(env)]
         self.told: State = {}  # before its first rollout
@@ -60,7 +54,7 @@ def learner(env) -> Learner:
 
 
 def asynchronous(engine: InProcess) -> AsyncRuntime:
-    env = climbing_env(CONFIG, (0, 0))
+    env = run_env(CONFIG, (0, 0))
     return AsyncRuntime(
         learner(env),
         engine,  # pyright: ignore[reportArgumentType] - it has no evaluators
@@ -141,7 +135,7 @@ def test_an_actor_is_killed_and_its_worlds_levels_are_not_lost_nor_those_of_othe
         for before, after in zip([told, *later], later, strict=False):
             assert (after >= before).all() and (after <= before + 2).all(), name
     # Of a run that is further on, the replacement begins further on, by its own numbers.
-    replacement, twin = engine.actors[again], climbing_env(CONFIG, (1, 1))
+    replacement, twin = engine.actors[again], run_env(CONFIG, (1, 1))
     twin.shared.follow()
     twin.shared.load_state_dict(replacement.told)
     np.testing.assert_array_equal(replacement.seen[1], levels(twin))
@@ -161,7 +155,7 @@ def pictures(runtime: AsyncRuntime) -> np.ndarray:
 
 
 def test_what_an_older_checkpoint_does_not_say_is_named():
-    adaptation = Adaptation(climbing_env(CONFIG, (0, 0)).shared)
+    adaptation = Adaptation(run_env(CONFIG, (0, 0)).shared)
     kept = adaptation.state_dict()
     adaptation.load_state_dict(kept, source="run")
     ranges = {k: v for k, v in kept.items() if k.startswith("shared.curriculum.")}
