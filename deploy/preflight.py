@@ -164,7 +164,7 @@ def _require_one_distribution() -> None:
     if len(found) > 1:
         ways = " or ".join(f"'ferry[{WHEELS[d]}]' ({d.capitalize()})" for d in found)
         raise FerryError(
-            f"wheels of two ROS 2 distributions are installed here, {' and '.join(found.values())}: "
+            f"wheels of two ROS 2 distributions are installed: {' and '.join(found.values())}; "
             "they bring the same modules, so those of one have overwritten the other's; make a new "
             f"environment and install one, {ways}"
         )
