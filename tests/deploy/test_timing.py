@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from deploy.timing import TickGrid, Window
+from deploy.timing import Rate, TickGrid, Window
 
 MS = 1_000_000
 START = 7_000_000_001
@@ -74,3 +74,15 @@ def test_percentiles_are_of_the_newest_durations():
         np.testing.assert_allclose(
             window.percentiles(*percents), np.percentile(values[-size:], percents), rtol=1e-12
         )
+
+
+def test_a_rate_is_counted_between_looks_that_are_far_enough_apart():
+    now = [10.0]
+    rate = Rate(clock=lambda: now[0])
+    assert rate.of(0) == 0.0
+    now[0] = 12.0
+    assert rate.of(30) == 15.0
+    now[0] = 12.1
+    assert rate.of(31) == 15.0  # too soon: one event in 0.1 s is no rate
+    now[0] = 13.0
+    assert rate.of(80) == 50.0  # since 12.0
