@@ -143,8 +143,8 @@ def require_ros() -> None:
     if missing:
         raise FerryError(
             f"ROS 2 is not installed here ({', '.join(missing)} missing): on x86-64 Linux "
-            "`pip install 'ferry[ros]'`, elsewhere source a ROS 2 installation "
-            "(Jazzy or later) before starting"
+            "`pip install 'ferry[ros]'` (Jazzy; or 'ferry[ros-kilted]'), elsewhere source a ROS 2 "
+            "installation (Jazzy or later) before starting"
         )
 
     _require_import()

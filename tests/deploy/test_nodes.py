@@ -144,6 +144,8 @@ def test_a_stalled_policy_node_ends_in_damp_and_may_not_catch_up(tmp_path):
         probe.arm()
         run.processes["policy_node"].send_signal(signal.SIGSTOP)
         probe.until_mode("DAMP")
+        lost = "liveliness lost /policy/joint_command"
+        probe.until(lambda: lost in probe.values["safety_node"], lost)
         run.processes["policy_node"].send_signal(signal.SIGCONT)
         wishes = len(probe.wishes)
         probe.until(lambda: len(probe.wishes) > wishes + 10, "the policy answers again")
