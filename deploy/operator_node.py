@@ -24,6 +24,12 @@ from deploy.schedule import Schedule
 
 #: Arming is tried again this often [s]; the reasons of the last refusal are reported.
 RETRY_S = 0.25
+#: After this long an answer is lost, not late [s]: DDS drops one whose client the service has not
+#: discovered yet.
+LOST_S = 5.0
+
+_STOPPED = (Mode.DAMP.name, Mode.HOLD.name)
+_MOVING = (Mode.RAMP.name, Mode.RUN.name)
 
 
 class _Phase(Enum):
@@ -57,7 +63,8 @@ class OperatorNode(FerryNode):
         twists = self._stamped and not self._schedule.frame
         self._out = self.publish_on(self._topic, type_=TwistStamped if twists else None)
         self._pending: Any = None
-        self._retry_at = 0.0
+        self._retry_at = self._lost_at = 0.0
+        self._asked = self._moves = False
         self.listen("/safety/mode", self._on_mode)
         self.every(self._schedule.dt_s, self._step)
         self.report("ready", seconds=self._schedule.seconds)
@@ -100,22 +107,27 @@ class OperatorNode(FerryNode):
             self._give_up(f"nobody offers /arm and listens to {self._topic}")
 
     def _try_to_arm(self) -> None:
-        now = time.monotonic()
-        if self._pending is None:
+        now, pending = time.monotonic(), self._pending
+        if self._moves:
+            self._armed()
+        elif pending is None:
             if now >= self._retry_at:
-                self._pending = self._arm.call_async(Trigger.Request())
-            return
-        if not self._pending.done():
-            if now > self._deadline + 2.0:
-                self._give_up("/arm does not answer")
-            return
-        answer, self._pending = self._pending.result(), None
-        self._retry_at = now + RETRY_S
-        if answer.success:
-            self._facts["arm_ns"] = time.time_ns()
-            self._phase = _Phase.RAMP
-        elif now > self._deadline:
-            self._give_up(f"arming refused: {answer.message}")
+                self._asked = self._asked or self._mode in _STOPPED
+                self._pending, self._lost_at = self._arm.call_async(Trigger.Request()), now + LOST_S
+        elif pending.done():
+            answer, self._pending, self._retry_at = pending.result(), None, now + RETRY_S
+            if answer.success:
+                self._armed()
+            elif now > self._deadline:
+                self._give_up(f"arming refused: {answer.message}")
+        elif now > self._deadline + 2.0:
+            self._give_up("/arm does not answer")
+        elif now > self._lost_at:
+            self._pending = None
+
+    def _armed(self) -> None:
+        self._facts["arm_ns"] = time.time_ns()
+        self._phase = _Phase.RAMP
 
     def _wait_for_run(self) -> None:
         if self._mode == Mode.RUN.name:
@@ -164,6 +176,8 @@ class OperatorNode(FerryNode):
 
     def _on_mode(self, message: Any) -> None:
         self._mode = message.data
+        # Armed, whether or not the answer arrives, and also if it is over by then.
+        self._moves = self._moves or (self._asked and self._mode in _MOVING)
 
     # ------------------------------------------------------------ end
 

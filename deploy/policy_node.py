@@ -7,7 +7,8 @@ It has no clock of its own: it answers the first state at or after each control 
 stamps of the states. What it publishes is a wish; ``safety_node`` decides.
 
 While the robot does not move, the parameter ``bundle`` may be set to another file and
-``/policy/reload`` reads it: a policy of the same contract, such as a fine-tuned one.
+``/policy/load`` (or ``/policy/reload``) reads it: a policy of the same contract, such as a
+fine-tuned one. Armed again, the robot ramps from the pose it stands in.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ class PolicyNode(StateNode):
         #: How many commands of the operator have come.
         self.commands_heard = 0
         self.add_on_set_parameters_callback(self._may_set)
-        self.serve("/policy/reload", self._reload)
+        for service in ("/policy/load", "/policy/reload"):
+            self.serve(service, self._load_other)
 
     # ------------------------------------------------------------ lifecycle
 
@@ -183,7 +185,7 @@ class PolicyNode(StateNode):
                     return SetParametersResult(successful=False, reason=why)
         return SetParametersResult(successful=True)
 
-    def _reload(self) -> str:
+    def _load_other(self) -> str:
         """Read the file of the parameter ``bundle``; returns why the old policy stays, if so."""
         why = self._moving()
         if self.phase == "unconfigured":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import signal
@@ -40,6 +41,8 @@ MESSAGE_PACKAGES = (
     "std_msgs",
     "std_srvs",
 )
+#: Distributions of ROS 2 of which there are wheels, and the extra that brings them.
+WHEELS = {"jazzy": "ros", "kilted": "ros-kilted"}
 
 
 @dataclass(frozen=True)
@@ -132,17 +135,39 @@ def require_ros() -> None:
     """Refuse to go on without a ROS 2 that works.
 
     Raises:
-        FerryError: rclpy or a message package is not installed, or cannot be imported.
+        FerryError: rclpy or a message package is not installed, or cannot be imported, or wheels of
+            two distributions are.
     """
+    _require_one_distribution()
     missing = [n for n in ("rclpy", *MESSAGE_PACKAGES) if not _installed(n)]
     if missing:
         raise FerryError(
             f"ROS 2 is not installed here ({', '.join(missing)} missing): on x86-64 Linux "
-            "`pip install 'ferry[ros]'`, elsewhere source a ROS 2 installation "
-            "(Jazzy or later) before starting"
+            "`pip install 'ferry[ros]'` (Jazzy; or 'ferry[ros-kilted]'), elsewhere source a ROS 2 "
+            "installation (Jazzy or later) before starting"
         )
 
     _require_import()
+
+
+def _require_one_distribution() -> None:
+    """Refuse wheels of two distributions: of modules with one name, some are then of either."""
+    found: dict[str, str] = {}
+    for distribution in WHEELS:
+        for package in ("rclpy", *MESSAGE_PACKAGES):
+            wheel = f"ros-{distribution}-{package.replace('_', '-')}"
+            try:
+                found[distribution] = f"{wheel} {importlib.metadata.version(wheel)}"
+            except importlib.metadata.PackageNotFoundError:
+                continue
+            break
+    if len(found) > 1:
+        ways = " or ".join(f"'ferry[{WHEELS[d]}]' ({d.capitalize()})" for d in found)
+        raise FerryError(
+            f"wheels of two ROS 2 distributions are installed: {' and '.join(found.values())}; "
+            "they bring the same modules, so those of one have overwritten the other's; make a new "
+            f"environment and install one, {ways}"
+        )
 
 
 @functools.cache  # what has worked once works again, and takes half a second

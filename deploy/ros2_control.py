@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 import rclpy
 from numpy.typing import NDArray
+from rcl_interfaces.msg import ParameterValue
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.parameter_client import AsyncParameterClient
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -197,14 +198,19 @@ class Ros2ControlRobot:
         Raises:
             FerryError: it does not answer, has none, or has others than the robot.
         """
-        client: Any = AsyncParameterClient(self._node, self._controller)
-        self._wait(client.services_are_ready, f"{self._controller} offers no parameters")
-        future = client.get_parameters(["joints"])
-        self._wait(future.done, f"{self._controller} does not tell its parameter joints")
-        found = [str(n) for n in future.result().values[0].string_array_value]
+        found = [str(n) for n in self._parameter("joints").string_array_value]
         names = [joint.name for joint in self._robot.actuated]
         JointOrder(names, what=f"the controller {self._controller}").of(found)
         return found
+
+    def _parameter(self, name: str) -> Any:
+        """A parameter of the controller; of no type where it has none of that name."""
+        client: Any = AsyncParameterClient(self._node, self._controller)
+        self._wait(client.services_are_ready, f"{self._controller} offers no parameters")
+        future = client.get_parameters([name])
+        self._wait(future.done, f"{self._controller} does not tell its parameter {name}")
+        # rclcpp tells nothing at all of a name that it does not have.
+        return next(iter(future.result().values), ParameterValue())
 
     # ------------------------------------------------------------ inside
 
@@ -271,7 +277,8 @@ class Ros2ControlRobot:
 class ForwardCommandRobot(Ros2ControlRobot):
     """Publishes for ``forward_command_controller`` or ``position_controllers``.
 
-    The message has no names, so the order is asked of the controller: its parameter ``joints``.
+    The message has no names, so the order is asked of the controller: its parameter ``joints``. Nor
+    does it say what its numbers are, so ``interface_name`` must be ``position``.
 
     Args:
         robot: names, order, safe stop.
@@ -291,6 +298,12 @@ class ForwardCommandRobot(Ros2ControlRobot):
         )
 
     def _prepare(self) -> None:
+        drives = self._parameter("interface_name").string_value
+        if drives != "position":
+            raise FerryError(
+                f"{self._controller} commands the interface {drives!r} (its interface_name); "
+                "expected 'position': it would take positions for something else"
+            )
         place = {joint.name: i for i, joint in enumerate(self._robot.actuated)}
         self._slots = np.array([place[n] for n in self._joints_of_controller()], dtype=np.intp)
         self._filled: Any = Float64MultiArray()

@@ -32,7 +32,7 @@ from deploy.signing import configured_keys
 from deploy.state_listener import StateNode
 from deploy.state_stream import StateStream
 from deploy.tally import Tally
-from deploy.timing import TickGrid
+from deploy.timing import Rate, TickGrid
 from deploy.vitals_wire import VitalsIn
 from deploy.watchdog import Watchdog
 from real.config import load_config
@@ -44,6 +44,11 @@ Array = NDArray[np.float64]
 
 #: Modes in which the robot moves.
 MOVING = (Mode.RAMP, Mode.RUN)
+
+#: Where two who command are none, at any time.
+JOINT_COMMANDS = ("/policy/joint_command", "/joint_command")
+#: The same when arming. Later a second operator is no fault of the robot's that it should fall for.
+OPERATORS = ("/cmd_vel", "/target_pose")
 
 
 class SafetyNode(StateNode):
@@ -71,7 +76,7 @@ class SafetyNode(StateNode):
         self._refusal = ""
         #: Commanded by hand; kept here, since the pipeline ends with a cleanup.
         self._estopped = False
-        self._tally = Tally()
+        self._tally, self._rate = Tally(), Rate()
         self._out = SafetyOut(self)
         self.serve("/arm", self._arm)
         self.serve("/disarm", lambda: self._leave(Event.DISARM, "disarmed"))
@@ -159,11 +164,12 @@ class SafetyNode(StateNode):
             reasons.append("no fresh state from robot_node" + (f": {lacks}" if lacks else ""))
         if self._policy_ns is None or now - self._policy_ns > self._command_ns:
             reasons.append("no fresh command from policy_node (not running, or not warmed up)")
-        return reasons + self._rivals() + self._links.problems() + self._vitals.problems()
+        rivals = self._rivals(*JOINT_COMMANDS, *OPERATORS)
+        return reasons + rivals + self._links.problems() + self._vitals.problems()
 
-    def _rivals(self) -> list[str]:
-        """Topics that more than one node commands on."""
-        counts = {t: self.count_publishers(t) for t in ("/policy/joint_command", "/joint_command")}
+    def _rivals(self, *topics: str) -> list[str]:
+        """Those of the topics that more than one node commands on."""
+        counts = {t: self.count_publishers(t) for t in topics}
         return [f"{n} publishers on {topic}" for topic, n in counts.items() if n > 1]
 
     def _leave(self, event: Event, why: str) -> str:
@@ -264,7 +270,7 @@ class SafetyNode(StateNode):
         silent = self._silence.look(received_ns, self._policy_ns or 0)
         if self._mode not in MOVING:
             return
-        wrong = self._rivals() or self._vitals.problems()
+        wrong = self._rivals(*JOINT_COMMANDS) or self._vitals.problems()
         if wrong or silent:
             self._fault("; ".join(wrong) or silent)
 
@@ -314,7 +320,8 @@ class SafetyNode(StateNode):
         wrong = bool(self._refusal or problems)
         level = OK if self._mode in MOVING else ERROR if wrong else WARN
         why = "; ".join([self._refusal or self._why, *problems])
-        values = {**self._tally.summary(), **self._links.counts}
+        rate = {"rate_hz": self._rate.of(self._tally.tick_time.count)}
+        values = {"mode": self._mode.name, **rate, **self._tally.summary(), **self._links.counts}
         self.diagnose(values, level=level, message=f"{self._mode.name}: {why}")
 
     def close(self) -> None:

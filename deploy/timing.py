@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +94,30 @@ class Histogram:
         """``{name}_p50_ms``, ``{name}_p99_ms`` and ``{name}_max_ms``."""
         found = {f"{name}_p{p}_ms": 1e3 * self.percentile(p) for p in (50, 99)}
         return {**found, f"{name}_max_ms": 1e3 * self.longest_s}
+
+
+class Rate:
+    """How often in a second something counted happens, between two looks at the count.
+
+    Args:
+        clock: seconds of a clock that never goes back.
+        shortest_s: looks that follow sooner repeat the rate before, which few events would make
+            a number without meaning [s].
+    """
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.monotonic, shortest_s: float = 0.5
+    ) -> None:
+        self._clock, self._shortest_s = clock, shortest_s
+        self._looked = (clock(), 0)
+        self._rate = 0.0
+
+    def of(self, count: int) -> float:
+        """The rate [1/s], for the count of now."""
+        now, (before, counted) = self._clock(), self._looked
+        if now - before >= self._shortest_s:
+            self._rate, self._looked = (count - counted) / (now - before), (now, count)
+        return self._rate
 
 
 class TickGrid:

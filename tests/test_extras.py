@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.preflight import WHEELS
 from tests.extras import EXTRAS, need, reason
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,6 +17,20 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_every_extra_exists():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert set(EXTRAS) <= set(project["optional-dependencies"])
+
+
+def test_either_distribution_of_ros_brings_the_same_packages_and_has_its_pins():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names: dict[str, set[str]] = {}
+    for distribution, extra in WHEELS.items():
+        listed = project["optional-dependencies"][extra]
+        wheels = {re.split(r"[>;]", line)[0] for line in listed}
+        names[distribution] = {w.removeprefix(f"ros-{distribution}-") for w in wheels}
+        assert not wheels & names[distribution], "a wheel of another distribution"
+        suffix = "" if extra == "ros" else f"-{distribution}"
+        pinned = (ROOT / f"constraints{suffix}.txt").read_text(encoding="utf-8")
+        assert wheels <= set(re.findall(r"^([\w-]+)==", pinned, flags=re.MULTILINE))
+    assert names["jazzy"] == names["kilted"]
 
 
 def test_the_reason_says_what_to_install():

@@ -269,10 +269,15 @@ class SdkChannel:
         return str(answer.get("name") or "")
 
     def send(self, command: NDArray[Any], data: bytes) -> None:
-        """Fill the SDK's message; its middleware makes other bytes, the check sum is of ours."""
+        """Fill the SDK's message; its middleware makes other bytes, the check sum is of ours.
+
+        Raises:
+            FerryError: it was not sent; the SDK prints why and returns False.
+        """
         del data
         fill_message(self._message, command)
-        self._out.Write(self._message)
+        if not self._out.Write(self._message):
+            raise FerryError("Unitree: the SDK could not send a command on rt/lowcmd")
 
     def latest(self) -> LowState | None:
         """The newest state."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: Motors that a message has room for; Go2, B2 and A1 use the first twelve.
+#: Motors that a message has room for; Go2 and B2 use the first twelve.
 MOTORS = 20
 #: First bytes of every low-level command, and what marks it as low-level.
 HEAD, LOW_LEVEL = (0xFE, 0xEF), 0xFF

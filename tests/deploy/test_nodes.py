@@ -64,6 +64,16 @@ def test_armed_it_ramps_from_the_measured_pose_runs_and_stops_when_told(tmp_path
         probe.arm()
         seen = len(probe.states)
         probe.until(lambda: len(probe.states) > seen + 100, "half a second of standing")
+        # Once a second: what is told of RUN, and by then of a rate.
+        probe.until(
+            lambda: probe.values.get("safety_node", {}).get("mode") == "RUN", "RUN in diagnostics"
+        )
+        probe.until(lambda: float(probe.values["safety_node"]["rate_hz"]) > 1.0, "its rate")
+        assert {"verdict CLAMPED", "tick_p99_ms"} <= probe.values["safety_node"].keys()
+        assert {"rate_hz", "tick_p50_ms", "tick_p99_ms"} <= probe.values["policy_node"].keys()
+        assert {"state_rate_hz", "lateness_p50_ms", "lateness_p99_ms", "missed_deadlines"} <= (
+            probe.values["robot_node"].keys()
+        )
         assert probe.call("/disarm") == (True, "")
         told_ns = time.time_ns()
         probe.until_mode("DAMP")
@@ -134,6 +144,8 @@ def test_a_stalled_policy_node_ends_in_damp_and_may_not_catch_up(tmp_path):
         probe.arm()
         run.processes["policy_node"].send_signal(signal.SIGSTOP)
         probe.until_mode("DAMP")
+        lost = "liveliness lost /policy/joint_command"
+        probe.until(lambda: lost in probe.values["safety_node"], lost)
         run.processes["policy_node"].send_signal(signal.SIGCONT)
         wishes = len(probe.wishes)
         probe.until(lambda: len(probe.wishes) > wishes + 10, "the policy answers again")
@@ -217,6 +229,10 @@ def test_stale_answers_of_a_living_policy_end_in_damp(tmp_path):
 
 def test_two_writers_on_a_command_topic_are_refused(tmp_path):
     with running(describe(tmp_path), tmp_path) as (_, probe):
+        driving = [probe.node.create_publisher(Twist, "/cmd_vel", RELIABLE) for _ in range(2)]
+        probe.refused("2 publishers on /cmd_vel")
+        for operator in driving:
+            probe.node.destroy_publisher(operator)
         probe.arm()
         probe.policy(lambda: NAMES, lambda: None)  # a second publisher, even a silent one
         probe.until_mode("DAMP")
@@ -254,7 +270,7 @@ def test_another_bundle_is_loaded_while_stopped_and_refused_if_it_is_another_con
         assert (success, "cannot be read" in why) == (False, True)
         assert not probe.steps[-1].mean.any(), "the old policy stays"
         probe.settle("policy_node", "bundle", str(other))
-        assert probe.call("/policy/reload") == (True, "")
+        assert probe.call("/policy/load") == (True, "")
         probe.until(lambda: probe.steps[-1].mean.any(), "the new policy answers")
         step = probe.steps[-1]
         np.testing.assert_allclose(step.mean, 0.1 * step.observation[:12], atol=1e-6)

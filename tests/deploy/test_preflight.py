@@ -214,3 +214,20 @@ def test_without_ros_one_sentence_says_how_to_get_it(bundle, monkeypatch, missin
     assert "ferry[ros]" in str(raised.value)
     with pytest.raises(FerryError, match=missing):
         deploy(bundle, "loopback")
+
+
+def test_wheels_of_two_distributions_are_refused_before_anything_is_imported(tmp_path, monkeypatch):
+    def install(name, version):
+        folder = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    install("ros-jazzy-rclpy", "7.1.6")
+    install("ros-kilted-std-msgs", "5.5.1")  # what a half-removed distribution leaves
+    with pytest.raises(FerryError, match="of two ROS 2 distributions") as raised:
+        require_ros()
+    said = str(raised.value)
+    assert "ros-jazzy-rclpy 7.1.6 and ros-kilted-" in said
+    assert "'ferry[ros]' (Jazzy) or 'ferry[ros-kilted]' (Kilted)" in said
+    assert "\n" not in said

@@ -37,13 +37,16 @@ ACCEPTED = {"drive_gains": "confirmed", "timeout_s": PATIENCE_S}
 class Controller:
     """A controller manager as seen from outside: its parameter, its topics, its broadcasters."""
 
-    def __init__(self, spec, name, topic, kind, *, joints=None):
+    def __init__(self, spec, name, topic, kind, *, joints=None, interface="position"):
         self.context = rclpy.Context()
         rclpy.init(context=self.context)
         self.node = rclpy.create_node(name, context=self.context)
         names = [joint.name for joint in spec.actuated]
         self.joints = [*names[1:], names[0]] if joints is None else joints
-        self.node.declare_parameter("joints", self.joints)
+        if self.joints:
+            self.node.declare_parameter("joints", self.joints)
+        if interface:
+            self.node.declare_parameter("interface_name", interface)
         self.received = []
         self._new = threading.Condition()
         self.node.create_subscription(kind, f"/{name}/{topic}", self._take, 10)
@@ -253,6 +256,23 @@ def test_a_controller_of_other_joints_is_refused_by_name(panda, opened):
     opened(forward(panda, joints=[*names[:-1], "panda_joint9"]))
     robot = opened(ForwardCommandRobot(panda, **ACCEPTED))
     with pytest.raises(FerryError, match="'panda_joint7' is missing, 'panda_joint9' is unknown"):
+        robot.start()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"interface": "effort"}, r"the interface 'effort' .*expected 'position'"),
+        ({"interface": ""}, r"the interface '' .*expected 'position'"),
+        ({"joints": []}, "'panda_joint1' is missing"),
+    ],
+)
+def test_a_controller_that_takes_no_positions_or_names_no_joints_is_refused(
+    panda, opened, options, words
+):
+    opened(forward(panda, **options))
+    robot = opened(ForwardCommandRobot(panda, **ACCEPTED))
+    with pytest.raises(FerryError, match=words):
         robot.start()
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from deploy.timing import Histogram, TickGrid, Window
+from deploy.timing import Histogram, Rate, TickGrid, Window
 
 MS = 1_000_000
 START = 7_000_000_001
@@ -98,3 +98,15 @@ def test_a_histogram_takes_what_no_bin_was_made_for():
     assert histogram.percentile(50) == Histogram.SHORTEST_S
     assert histogram.percentile(100) >= Histogram.LONGEST_S
     assert histogram.longest_s == 5e3
+
+
+def test_a_rate_is_counted_between_looks_that_are_far_enough_apart():
+    now = [10.0]
+    rate = Rate(clock=lambda: now[0])
+    assert rate.of(0) == 0.0
+    now[0] = 12.0
+    assert rate.of(30) == 15.0
+    now[0] = 12.1
+    assert rate.of(31) == 15.0  # too soon: one event in 0.1 s is no rate
+    now[0] = 13.0
+    assert rate.of(80) == 50.0  # since 12.0

@@ -6,6 +6,7 @@ No such robot was there: what these tests cannot show is said in the driver.
 from __future__ import annotations
 
 import struct
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -238,6 +239,115 @@ def test_the_sdks_messages_are_filled_and_read_field_by_field(spec):
     assert (state.received_ns, state.tick, state.voltage) == (123, 9, 27.0)
     np.testing.assert_array_equal(state.tau, 2.0 * np.arange(20))
     np.testing.assert_array_equal(state.acc_b, [4.0, 5.0, 6.0])
+
+
+def sdk_command():
+    """What the SDK makes for a LowCmd: every field of the public IDL, empty."""
+    motors = [
+        SimpleNamespace(mode=0, q=0.0, dq=0.0, tau=0.0, kp=0.0, kd=0.0, reserve=[0, 0, 0])
+        for _ in range(20)
+    ]
+    return SimpleNamespace(
+        head=[0, 0],
+        level_flag=0,
+        frame_reserve=0,
+        sn=[0, 0],
+        version=[0, 0],
+        bandwidth=0,
+        motor_cmd=motors,
+        bms_cmd=SimpleNamespace(off=0, reserve=[0, 0, 0]),
+        wireless_remote=[0] * 40,
+        led=[0] * 12,
+        fan=[0, 0],
+        gpio=0,
+        reserve=0,
+        crc=0,
+    )
+
+
+class FakeSdk:
+    """The modules of the SDK that the channel uses, and what it does with them."""
+
+    def __init__(self, monkeypatch):
+        self.sent, self.works, self.answer = [], True, (0, {"name": "", "form": "0"})
+        sdk = self
+
+        class Topic:
+            def __init__(self, name, kind):
+                self.name, self.kind = name, kind
+
+            def init(self, handler=None, _queue=0):
+                if self.kind == "state":
+                    sdk.hear = handler
+
+            def write(self, message):
+                values = [*message.head, message.level_flag, message.frame_reserve]
+                values += [*message.sn, *message.version, message.bandwidth]
+                for m in message.motor_cmd:
+                    values += [m.mode, m.q, m.dq, m.tau, m.kp, m.kd, *m.reserve]
+                values += [message.bms_cmd.off, *message.bms_cmd.reserve]
+                values += [*message.wireless_remote, *message.led, *message.fan, message.gpio]
+                data = struct.pack(LAYOUT, *values, message.reserve, 0)
+                sdk.sent.append((self.name, self.kind, message.crc, slow_crc(data[:-4])))
+                return sdk.works
+
+            def close(self):
+                sdk.sent.append((self.name, "closed"))
+
+            Init, Write, Close = init, write, close
+
+        class Switcher:
+            def set_timeout(self, seconds): ...
+
+            def init(self): ...
+
+            def check_mode(self):
+                return sdk.answer
+
+            SetTimeout, Init, CheckMode = set_timeout, init, check_mode
+
+        begin = SimpleNamespace(ChannelFactoryInitialize=self.begin)
+        begin.ChannelPublisher = begin.ChannelSubscriber = Topic
+        modules = {
+            "core.channel": begin,
+            "idl.unitree_go.msg.dds_": SimpleNamespace(LowCmd_="command", LowState_="state"),
+            "idl.default": SimpleNamespace(unitree_go_msg_dds__LowCmd_=sdk_command),
+            "comm.motion_switcher.motion_switcher_client": SimpleNamespace(
+                MotionSwitcherClient=Switcher
+            ),
+        }
+        for name, module in modules.items():
+            monkeypatch.setitem(sys.modules, f"unitree_sdk2py.{name}", module)
+        monkeypatch.setitem(sys.modules, "unitree_sdk2py", SimpleNamespace(__path__=[]))
+
+    def begin(self, *given):
+        self.began = given
+        if given[-1] == "eth9":
+            raise Exception("channel factory init error.")
+
+
+def test_the_sdks_own_check_sum_of_what_is_sent_is_the_one_in_it(spec, monkeypatch):
+    sdk = FakeSdk(monkeypatch)
+    channel = SdkChannel("eth0")
+    assert sdk.began == (0, "eth0")
+    assert channel.active_mode() == "" and channel.latest() is None
+    made = new_command()
+    made["motor_cmd"]["q"][:12] = np.linspace(-1.0, 1.0, 12)
+    made["motor_cmd"]["kp"][:12] = 20.0
+    channel.send(made, seal(made))
+    ((topic, kind, crc, computed),) = sdk.sent
+    assert (topic, kind) == ("rt/lowcmd", "command")
+    assert crc == computed == int(made["crc"])
+    sdk.works = False
+    with pytest.raises(FerryError, match="could not send a command"):
+        channel.send(made, seal(made))
+    sdk.answer = (3102, None)
+    with pytest.raises(FerryError, match="does not answer"):
+        channel.active_mode()
+    channel.close()
+    assert sdk.sent[-2:] == [("rt/lowstate", "closed"), ("rt/lowcmd", "closed")]
+    with pytest.raises(FerryError, match="network 'eth9'"):
+        SdkChannel("eth9")
 
 
 def test_without_the_sdk_it_says_where_to_get_it():
