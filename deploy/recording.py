@@ -16,12 +16,12 @@ import logging
 import os
 import threading
 import time
-from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.bag_index import NAME, PartIndex, bag_metadata, make_folder, offered_qos, write_whole
+from deploy.message_buffer import MessageBuffer
 from real.errors import FerryError
 from real.log import LogWriter
 from real.log_parts import REPEATED, SUFFIX, part_path
@@ -74,49 +74,6 @@ class RecordingStatus:
     problem: str
 
 
-@dataclass
-class _Buffer:
-    """What waits for the disk. Used under the recording's lock."""
-
-    limit: int
-    latched: frozenset[str]
-    #: What latched topics said last, of what has left the buffer, and when [ns since 1970].
-    said: dict[str, tuple[bytes, int]] = field(default_factory=dict[str, tuple[bytes, int]])
-    rows: deque[tuple[str, bytes, int]] = field(default_factory=deque[tuple[str, bytes, int]])
-    size: int = 0
-    received: Counter[str] = field(default_factory=Counter[str])
-    dropped: Counter[str] = field(default_factory=Counter[str])
-
-    def put(self, topic: str, data: bytes, log_ns: int) -> None:
-        self.received[topic] += 1
-        self.rows.append((topic, data, log_ns))
-        self.size += len(data)
-        while self.size > self.limit:
-            self.dropped[self._pop()[0]] += 1
-
-    def _pop(self) -> tuple[str, bytes, int]:
-        topic, data, log_ns = row = self.rows.popleft()
-        self.size -= len(data)
-        if topic in self.latched:
-            self.said[topic] = (data, log_ns)
-        return row
-
-    def take(self, limit: int) -> list[tuple[str, bytes, int]]:
-        out: list[tuple[str, bytes, int]] = []
-        taken = 0
-        while self.rows and taken < limit:
-            out.append(self._pop())
-            taken += len(out[-1][1])
-        return out
-
-    def put_back(self, rows: list[tuple[str, bytes, int]], *, lost: str) -> None:
-        """Return what was taken and not written, but for the message of topic ``lost``."""
-        self.dropped[lost] += 1
-        self.said.pop(lost, None)  # no file takes it, that of the next part neither
-        self.rows.extendleft(reversed(rows))
-        self.size += sum(len(data) for _, data, _ in rows)
-
-
 class Recording:
     """One file, or a folder of files, written beside whatever else the process does.
 
@@ -157,7 +114,7 @@ class Recording:
         #: When the call of the disk that is going on began [s], 0 between calls.
         self._inside_s = 0.0
         self._lock = threading.Lock()
-        self._buffer = _Buffer(self._settings.buffer_bytes, frozenset(latched))
+        self._buffer = MessageBuffer(self._settings.buffer_bytes, frozenset(latched))
         self._log: LogWriter | None = self._open()
         self._flushed_s = self._synced_s = time.monotonic()
         self._closing = threading.Event()
@@ -318,7 +275,7 @@ class Recording:
     def _finish(self) -> None:
         try:
             log = self._ready() if self._waiting() else self._log
-            while log is not None and self._take(log):
+            while log is not None and self._take_what_goes(log):
                 self._flush(log)
             if log is not None:
                 log.close(sync=self._settings.sync)
@@ -328,6 +285,17 @@ class Recording:
                 self._log.abandon()
             raise
         self._describe()
+
+    def _take_what_goes(self, log: LogWriter) -> bool:
+        """As :meth:`_take`, at the end: nobody comes again for what is behind a message that no
+        file takes.
+        """
+        while True:
+            try:
+                return self._take(log)
+            # Whatever it is: that message is out of the buffer and counted, so this ends.
+            except Exception as error:
+                logger.error("recording: a message is lost: %s: %s", type(error).__name__, error)
 
     def _describe(self) -> None:
         """Write ``metadata.yaml``, which makes a bag of a folder."""

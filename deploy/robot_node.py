@@ -25,7 +25,7 @@ from deploy.node_base import run_node
 from deploy.punctual import share_the_interpreter
 from deploy.records import ERROR, OK, WARN, OdometryWriter
 from deploy.robot_loop import RobotLoop
-from deploy.timing import Histogram
+from deploy.timing import Histogram, Rate
 from deploy.vitals_wire import VitalsOut
 from real.errors import FerryError
 from real.robot_io import RobotIO, drawn_world, load_plugin
@@ -101,7 +101,7 @@ class RobotNode(ManagedNode):
         self._published: dict[int, int] = {}
         #: Steps and missed deadlines before the first targets came, when nodes were still starting.
         self._before: tuple[int, int] | None = None
-        self._counted = (time.monotonic(), 0)
+        self._rate = Rate()
         timeout_s = self._periods * spec.control_dt_s
         self._links = Links(self, on_loss=self._lost)
         qos = asked(spec.control_dt_s, timeout_s)
@@ -270,9 +270,6 @@ class RobotNode(ManagedNode):
     def describe(self) -> None:
         """Publish diagnostics: rates, lateness, and why the robot is in its safe stop, if so."""
         loop = self._loop_now
-        now, steps = time.monotonic(), loop.steps
-        rate = (steps - self._counted[1]) / max(now - self._counted[0], 1e-9)
-        self._counted = (now, steps)
         inside_since = loop.inside_since_ns
         inside_s = (time.monotonic_ns() - inside_since) * 1e-9 if inside_since else 0.0
         level, message = OK, "following commands"
@@ -281,8 +278,8 @@ class RobotNode(ManagedNode):
         elif loop.reason:
             level, message = WARN, f"safe stop: {'; '.join([loop.reason, *self._links.problems()])}"
         values = {
-            "state_rate_hz": rate,
-            "steps": steps,
+            "state_rate_hz": self._rate.of(loop.steps),
+            "steps": loop.steps,
             "missed_deadlines": loop.missed,
             **loop.lateness.milliseconds("lateness"),
             **loop.exchange_time.milliseconds("exchange"),

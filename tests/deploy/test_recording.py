@@ -200,6 +200,25 @@ def test_what_cannot_be_said_again_is_told_once_and_costs_nothing_else(tmp_path)
     assert told == [{"/mode": str(T0), "/m": str(T0 + 1)}]
 
 
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_message_that_no_file_takes_costs_itself_alone_at_the_end_too(
+    tmp_path, monkeypatch, place
+):
+    # The thread looks for the first time when it is told to finish.
+    monkeypatch.setattr(recording, "LOOK_S", 60.0)
+    made = Recording(tmp_path / "one.mcap", TOPICS)
+    for i in range(3):
+        if i == place:
+            made.put("/nobody", b"", T0 + i)
+        made.put("/n", text(str(i)), T0 + i)
+    if place == 3:
+        made.put("/nobody", b"", T0 + 3)
+        made.put("/nobody", b"", T0 + 3)
+    assert made.close() == ""
+    assert made.status().dropped == {"/nobody": 2 if place == 3 else 1}
+    assert numbers(read_log(tmp_path / "one.mcap")) == [0, 1, 2]
+
+
 def test_what_still_waits_at_the_end_is_told(tmp_path, odd):
     made = Recording(tmp_path / "one.mcap", TOPICS, open_log=Odd)
     odd.setattr(Odd, "broken", True)
