@@ -195,6 +195,9 @@ def _fields(data: memoryview) -> Iterator[tuple[int, _Value, memoryview]]:
     while position < size:
         start = position
         tag, position = _varint(data, position)
+        # Protobuf's readers cut a tag off at 32 bits: a longer one would be another field to them.
+        if not 8 <= tag < 1 << 32:
+            raise BundleError("it is no ONNX model: a field in it has a number that none can have")
         kind = tag & 7
         if kind == 0:
             value, position = _varint(data, position)

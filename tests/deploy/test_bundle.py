@@ -229,6 +229,43 @@ def test_weights_in_another_file_are_refused_although_the_runtime_would_read_the
     assert os.listdir(tmp_path) == ["weights.bin"]
 
 
+def test_weights_in_another_file_are_refused_under_a_number_that_the_runtime_cuts_off(
+    tmp_path, monkeypatch
+):
+    # A tag of 34 bits, of which the runtime reads 32: to it the fields are the usual ones.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights.bin").write_bytes(WEIGHT.tobytes())
+    model = network()
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    hidden = _field(14 | 1 << 30, TensorProto.EXTERNAL)
+    for key, value in (("location", "weights.bin"), ("length", str(WEIGHT.nbytes))):
+        entry = _field(1, key.encode()) + _field(2, value.encode())
+        hidden += _field(13 | 1 << 30, entry)
+    content = tensor.SerializeToString() + hidden
+    del model.graph.initializer[0]
+    graph = model.graph.SerializeToString() + _field(5, content)
+    model.ClearField("graph")
+    data = model.SerializeToString() + _field(7, graph)
+    import onnxruntime
+
+    onnxruntime.InferenceSession(data)  # it does read them
+    with pytest.raises(BundleError, match="a number that none can have"):
+        read_onnx(data)
+
+
+def _field(number, value):
+    """A field of a protobuf message: a number, or bytes."""
+    whole = isinstance(value, int)
+    out = bytearray()
+    for n in (number << 3 | (0 if whole else 2), value if whole else len(value)):
+        while n >= 0x80:
+            out.append(n & 0x7F | 0x80)
+            n >>= 7
+        out.append(n)
+    return bytes(out) + (b"" if whole else value)
+
+
 def test_operators_of_other_domains_are_refused_although_the_runtime_knows_them():
     model = network(operator="FusedMatMul", domain="com.microsoft")
     with pytest.raises(BundleError, match=r"unknown domain 'com\.microsoft'"):
