@@ -55,9 +55,29 @@ def contract_problems(contract: PolicyContract) -> list[str]:
         all(-1e6 < lo <= hi < 1e6 for lo, hi in zip(command.low, command.high, strict=False)),
         "a command range is empty or not finite",
     )
+    bad += _joint_problems(contract)
     bad += _observation_problems(contract)
     bad += _reach_problems(contract)
     bad += [] if contract.world is None else contract.world.problems()
+    return bad
+
+
+def _joint_problems(contract: PolicyContract) -> list[str]:
+    """Poses that are none, and limits that leave nothing; a limit that is NaN is named already."""
+    bad: list[str] = []
+    for joint in contract.joints:
+        # The ramp leads to it, and observations count from it, of passive joints, too.
+        if not math.isfinite(joint.q_default):
+            bad.append(f"{joint.name}.q_default is {joint.q_default}; expected a finite number")
+        if not joint.actuated:
+            continue
+        if joint.q_min > joint.q_max or joint.q_min == math.inf or joint.q_max == -math.inf:
+            bad.append(f"{joint.name}: its range is empty: {joint.q_min} to {joint.q_max}")
+        bad += [
+            f"{joint.name}.{key} is {getattr(joint, key)}; expected >= 0"
+            for key in ("dq_max", "tau_max")
+            if getattr(joint, key) < 0.0
+        ]
     return bad
 
 

@@ -65,9 +65,10 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
 
     Raises:
         BundleError: not an ONNX file, or one with external data, unknown operators or domains,
-            nested graphs, functions, or a metadata key given twice.
+            nested graphs, functions, or a metadata key or operator set given twice.
     """
     opsets: dict[str, int] = {}
+    named: list[str] = []
     metadata: dict[str, str] = {}
     graphs: list[memoryview] = []
     digest = hashlib.sha256()
@@ -77,6 +78,7 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
             graphs.append(_message(value))
         elif number == 8:  # .opset_import
             domain, version = _text(value, 1), _number(value, 2)
+            named.append("ai.onnx" if domain in DOMAINS else domain)
             opsets[domain] = version
         elif number == 14:  # .metadata_props
             key, text = _text(value, 1), _text(value, 2)
@@ -93,6 +95,8 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
     foreign = sorted(set(opsets) - DOMAINS)
     if foreign:
         raise BundleError(f"it needs operators of the unknown domain {foreign[0]!r}")
+    if len(set(named)) < len(named):
+        raise BundleError(f"it names an operator set twice ({', '.join(named)})")
     if not opsets:
         raise BundleError("it is no ONNX model: it names no operator set")
     found = _check_graph(graphs[0], operators)

@@ -7,7 +7,8 @@ Each limit is one of three things:
   (the target is where the motor rests), a speed limit of 0 allows only torque against the motion, a
   target rate of 0 freezes the target, a target acceleration of 0 lets it stop and never start.
 * **disabled**: switched off on purpose, by :attr:`LimitSettings.disabled` or by an infinite limit
-  such as that of a ``continuous`` joint. It is not applied, whatever its value.
+  such as that of a ``continuous`` joint. It is not applied, whatever its value. Infinity of the
+  wrong sign (a highest speed of -inf) is a mistake and refused, as every negative limit is.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ class JointLimits:
 
         def get(attribute: str, kind: LimitKind, free: float) -> Array:
             given = np.array([float(getattr(j, attribute)) for j in joints])
-            return np.where(off[kind] | np.isinf(given), free, given)
+            # Infinity on the other side leaves nothing rather than everything: refused below.
+            return np.where(off[kind] | (given == np.copysign(np.inf, free)), free, given)
 
         q_min = get("q_min", LimitKind.POSITION, -FREE)
         q_max = get("q_max", LimitKind.POSITION, FREE)
@@ -219,7 +221,7 @@ class JointLimits:
 
 def _given(setting: float | None, own: Array, *, off: Mask) -> Array:
     values = own if setting is None else np.full(own.shape, setting)
-    return np.where(off | np.isinf(values), FREE, values)
+    return np.where(off | (values == np.inf), FREE, values)
 
 
 def _disabled(settings: LimitSettings, kind: LimitKind, names: tuple[str, ...]) -> Mask:

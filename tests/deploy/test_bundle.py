@@ -266,6 +266,14 @@ def _field(number, value):
     return bytes(out) + (b"" if whole else value)
 
 
+@pytest.mark.parametrize("again", ["", "ai.onnx"])
+def test_an_operator_set_that_is_named_twice_is_refused(again):
+    model = network()
+    model.opset_import.append(helper.make_opsetid(again, 21))
+    with pytest.raises(BundleError, match="twice"):
+        read_onnx(model.SerializeToString())
+
+
 def test_operators_of_other_domains_are_refused_although_the_runtime_knows_them():
     model = network(operator="FusedMatMul", domain="com.microsoft")
     with pytest.raises(BundleError, match=r"unknown domain 'com\.microsoft'"):
@@ -420,6 +428,24 @@ def changed(**changes) -> PolicyContract:
 )
 def test_a_contract_that_makes_no_sense_is_refused_and_says_why(contract, words):
     assert words in refused(bundle_bytes(contract=contract))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"q_default": float("inf")}, "q_default is inf"),
+        ({"q_min": float("inf")}, "range is empty: inf to"),
+        ({"q_max": -9.0}, "range is empty"),
+        ({"dq_max": -1.0}, "dq_max is -1.0; expected >= 0"),
+        ({"tau_max": -float("inf")}, "tau_max is -inf; expected >= 0"),
+    ],
+)
+def test_a_joint_whose_pose_or_limits_make_no_sense_is_refused_by_name(change, words):
+    joints = list(CONTRACT.joints)
+    joints[4] = dataclasses.replace(joints[4], **change)
+    message = refused(bundle_bytes(contract=changed(joints=tuple(joints))))
+    assert words in message
+    assert joints[4].name in message
 
 
 def with_term(**changes) -> PolicyContract:

@@ -257,6 +257,21 @@ def test_an_upside_down_range_is_refused():
         limits(joint(q_min=1.0, q_max=-1.0))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"q_min": np.inf}, "q_min inf is above"),
+        ({"q_max": -np.inf}, "is above q_max -inf"),
+        ({"q_min": np.inf, "q_max": np.inf}, "q_min inf is above"),
+        ({"dq_max": -np.inf}, "dq_max is -inf; expected >= 0"),
+        ({"tau_max": -np.inf}, "tau_max is -inf; expected >= 0"),
+    ],
+)
+def test_infinity_of_the_wrong_sign_switches_no_limit_off_but_is_refused(wrong, words):
+    with pytest.raises(FerryError, match=words):
+        limits(joint(), joint("FR_calf_joint", **wrong))
+
+
 def test_without_a_position_gain_the_torque_cannot_be_bounded_by_the_target():
     assert target(limits(joint(kp=0.0)), 0.7, q=0.0, dq=5.0) == 0.7
 
