@@ -157,6 +157,7 @@ def test_the_graph_brings_an_arm_to_its_target_and_holds_it_when_the_target_stop
         np.testing.assert_allclose(pose_of(here()), pose_of(goal), atol=0.02)
         assert probe.call("/disarm") == (True, "")
         probe.until_mode("HOLD")
+        probe.node.destroy_publisher(out)  # two who give targets are not armed
         seen = len(probe.states)
         probe.until(lambda: len(probe.states) > seen + 50, "some states")
         np.testing.assert_allclose(pose_of(here()), pose_of(goal), atol=0.02)
