@@ -21,7 +21,7 @@ from deploy.vitals import derated, vital_faults
 from deploy.workspace import Workspace
 from real.contract import PolicyContract
 from real.joint_limits import JointLimits
-from real.limits import LimitResult, limit_targets
+from real.limits import LimitResult, hard_position_interval, limit_targets
 from real.signals import JointCommand, RobotState
 
 Array = NDArray[np.float64]
@@ -210,7 +210,10 @@ class SafetyFilter:
         )
         if self._workspace is None:
             return limited, []
-        target, drawn = self._workspace.limit(limited.target, previous=previous, q=state.q)
+        # A joint that has come back into its range must not be drawn out of it again.
+        low, high = hard_position_interval(self.limits, q=limited.q)
+        start = np.minimum(np.maximum(previous, low), high)
+        target, drawn = self._workspace.limit(limited.target, previous=start, q=state.q)
         return dataclasses.replace(limited, target=target, changed=target != request), drawn
 
     def _pass(

@@ -195,3 +195,21 @@ def test_joints_are_those_of_the_bundle_in_whatever_order_the_robot_file_has_the
     two = Workspace.load(settings, stand_contract(turned), columns=slice(None))
     assert one.distance(q, margin=0.02) > 0.0
     assert two.distance(q[:, ::-1], margin=0.02) == pytest.approx(one.distance(q, margin=0.02))
+
+
+def test_a_box_never_draws_a_joint_out_of_its_range_again(arm):
+    """Joints that were outside have come back a little; hands are at the walls or beyond."""
+    rng = np.random.default_rng(6)
+    num, span = 400, 3.0
+    bench = ArmBench(arm, num, outside=None)
+    rows, joint = np.arange(num), rng.integers(1, 3, num)
+    side = rng.choice([-1.0, 1.0], num)
+    bench.q[:, 1:] = rng.uniform(-2.9, 2.9, (num, 2))
+    bench.q[rows, joint] = side * (span + 0.2)
+    bench.send(bench.q.copy())
+    bench.q[rows, joint] = side * (span + rng.uniform(0.0, 0.15, num))
+    measured = bench.q.copy()
+    result = bench.send(measured + rng.normal(0.0, 0.2, (num, 3)))
+    assert sum(v.kind == Check.WORKSPACE for v in result.violations) > 50
+    most = np.maximum(span, np.abs(measured))
+    assert (np.abs(result.command.q_des) <= most + 1e-9).all()
