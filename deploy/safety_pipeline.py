@@ -79,8 +79,8 @@ class SafetyPipeline:
         self._goal: Array = goal
         #: Who did not follow the ramp, until the next step reports it.
         self._missed: list[Violation] = []
-        #: Sent last, for when nothing else is left.
-        self._last: JointCommand | None = None
+        #: What was decided last, for when nothing else is left.
+        self._last: SafetyResult | None = None
 
     @property
     def running(self) -> Mask:
@@ -180,7 +180,7 @@ class SafetyPipeline:
             for violation in result.violations:
                 if stopped[violation.world]:
                     log.warning("robot %d stops: %s", violation.world, violation)
-        self._last = result.command
+        self._last = result
         mode = self.modes.mode
         return SafetyTick(result.command, result.verdict, result.stop, mode, result, missed)
 
@@ -190,10 +190,10 @@ class SafetyPipeline:
         command = JointCommand.damping(
             stamp, self.contract.action.dim, damping_kd=self.contract.damping_kd
         )
-        verdict = Verdict.DAMP
+        verdicts = np.full(self.num, Verdict.DAMP, dtype=np.int8)
         if self.contract.safe_stop == "hold" and self._last is not None:
-            # An arm would drop: hold what was last sent.
-            command, verdict = replace(self._last, stamp_ns=stamp), Verdict.HOLD
+            # An arm would drop: hold what was last sent, unless that was damping already.
+            command = replace(self._last.command, stamp_ns=stamp)
+            verdicts[self._last.verdict != Verdict.DAMP] = Verdict.HOLD
         everyone = np.ones(self.num, dtype=bool)
-        verdicts = np.full(self.num, verdict, dtype=np.int8)
         return SafetyTick(command, verdicts, everyone, self.modes.mode)

@@ -299,6 +299,23 @@ def test_even_a_filter_that_raises_ends_in_the_safe_stop(safe_stop, verdict, mon
         assert np.array_equal(tick.command.q_des, last)
 
 
+def test_an_arm_that_damps_since_its_pose_was_never_measured_is_not_said_to_hold(monkeypatch):
+    contract = dataclasses.replace(CONTRACT, safe_stop="hold")
+    bench = Bench(LinearPolicy(contract, small_weight()), 2)
+    bench.q[0, 3] = np.nan
+    assert bench.tick().verdict.tolist() == [Verdict.DAMP, Verdict.HOLD]
+
+    def broken(*args, **kwargs):
+        raise ZeroDivisionError("dt")
+
+    monkeypatch.setattr(bench.controller.safety.filter, "filter", broken)
+    tick = bench.tick()
+    assert tick.verdict.tolist() == [Verdict.DAMP, Verdict.HOLD]
+    assert not tick.command.kp[0].any()
+    assert (tick.command.kd[0] == contract.damping_kd).all()
+    assert tick.command.kp[1].all()
+
+
 def test_a_network_that_answers_nan_is_held_then_stopped_and_its_joints_are_named():
     weight = small_weight()
     weight[:, 5] = np.nan
