@@ -144,6 +144,8 @@ def test_a_stalled_policy_node_ends_in_damp_and_may_not_catch_up(tmp_path):
         probe.arm()
         run.processes["policy_node"].send_signal(signal.SIGSTOP)
         probe.until_mode("DAMP")
+        # A stalled process neither speaks nor tells the middleware that it lives.
+        probe.until_said("safety_node", "DAMP: no policy command for", "DAMP: nobody publishes")
         lost = "liveliness lost /policy/joint_command"
         probe.until(lambda: lost in probe.values["safety_node"], lost)
         run.processes["policy_node"].send_signal(signal.SIGCONT)
@@ -201,11 +203,13 @@ def test_joints_are_mapped_by_name_and_what_is_not_finite_is_never_forwarded(tmp
             lambda: np.allclose(positions(probe.states[-1], NAMES), target, atol=1e-3),
             "the robot is where it was told to be",
         )
-        for bad in (np.nan, np.inf, 1e9):
+        broken, wild = "command_not_finite", "command_implausible"
+        for bad, fault in ((np.nan, broken), (np.inf, broken), (-np.inf, broken), (1e9, wild)):
             values = target[order].copy()
             values[4] = bad
             wish["values"] = values
             probe.until_mode("DAMP")
+            probe.until_said("safety_node", f"DAMP: {fault} of {names[4]}")
             forwarded = [c for c in probe.commands if len(c.position)]
             assert all(np.abs(np.array(c.position)).max() < 3.0 for c in forwarded)
             wish["values"] = target[order]

@@ -113,6 +113,7 @@ def arm_graph(folder):
 def test_the_graph_brings_an_arm_to_its_target_and_holds_it_when_the_target_stops(tmp_path):
     need("rclpy")
     from geometry_msgs.msg import PoseStamped
+    from sensor_msgs.msg import JointState
 
     from deploy.convert import make_pose
     from deploy.schedule import Schedule
@@ -155,13 +156,22 @@ def test_the_graph_brings_an_arm_to_its_target_and_holds_it_when_the_target_stop
         seen = len(probe.states)
         probe.until(lambda: len(probe.states) > seen + 100, "half a second of holding")
         np.testing.assert_allclose(pose_of(here()), pose_of(goal), atol=0.02)
-        assert probe.call("/disarm") == (True, "")
+        # A fault makes an arm hold where it is and say why; without gains it would drop.
+        rival = probe.node.create_publisher(JointState, "/policy/joint_command", RELIABLE)
         probe.until_mode("HOLD")
+        probe.until_said("safety_node", "HOLD: 2 publishers on /policy/joint_command")
+        probe.node.destroy_publisher(rival)
+        assert probe.call("/disarm") == (True, "")
         probe.node.destroy_publisher(out)  # two who give targets are not armed
         seen = len(probe.states)
         probe.until(lambda: len(probe.states) > seen + 50, "some states")
         np.testing.assert_allclose(pose_of(here()), pose_of(goal), atol=0.02)
         assert not len(probe.commands[-1].position)
+        # One operator at a time: a second on the topic bars arming.
+        probe.node.destroy_publisher(out)
+        probe.until(
+            lambda: not probe.node.count_publishers("/target_pose"), "the first operator is gone"
+        )
         # The operator node does the same by itself: arms, which leads home first, sends, disarms.
         other = moved(panda_joint1=-0.3)
         poses = np.tile(pose_of(other), (40, 1))
