@@ -136,6 +136,8 @@ def read_bundle(path: str | Path, *, trusted: TrustedKeys | None = None) -> Bund
         BundleError: anything is wrong with it, in one sentence that names the file.
     """
     file = Path(path)
+    if file.is_fifo():  # to open it would wait for somebody who writes
+        raise BundleError(f"{file}: is a pipe; expected a file")
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)

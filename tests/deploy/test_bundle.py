@@ -486,3 +486,9 @@ def test_contract_text_that_is_none_is_refused(text):
 def test_a_contract_of_wrong_types_is_refused(key, value):
     body = {**json.loads(CONTRACT.to_json()), key: value}
     refused(bundle_bytes(contract=json.dumps(body)))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "policy.onnx")
+    with pytest.raises(BundleError, match="is a pipe; expected a file"):
+        read_bundle(tmp_path / "policy.onnx")
