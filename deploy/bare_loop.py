@@ -1,23 +1,21 @@
-"""A loop that keeps a robot's deadlines and does nothing else: what this computer can do at best.
+"""A loop that keeps a robot's deadlines and does nothing else, beside a graph that works.
 
-``ferry bench deploy`` runs it beside the graph, in a process of its own. A deadline that it misses,
-too, was missed by the computer, which others may use, and not by the nodes.
+``ferry bench deploy`` runs it in a process of its own. A deadline that it misses, too, was missed
+since no core was free, whoever had them, and not through what goes on inside ``robot_node``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from types import TracebackType
 from typing import Any, Self, cast
 
-from deploy.punctual import sharpen_timers
+from deploy.punctual import settle_memory, sharpen_timers
 from deploy.timing import Histogram
 
 #: How long its end is waited for [s].
@@ -53,15 +51,10 @@ class BareLoop:
                 self._process.stdin.write(b".")
                 self._process.stdin.flush()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End it, and read what it saw."""
         try:
-            said, _ = self._process.communicate(timeout=_PATIENCE_S)  # closes its input
+            said = self._process.communicate(timeout=_PATIENCE_S)[0]  # closes its input
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
@@ -74,7 +67,8 @@ def keep(rate: int, stop: threading.Event, anew: threading.Event) -> dict[str, A
     """Keep absolute deadlines until ``stop``, as :class:`~deploy.robot_loop.RobotLoop` does.
 
     It sleeps to the end and does not look at the clock for the last part of a wait: beside the
-    robot's loop that would take the core which that one needs.
+    robot's loop that would take the core which that one needs. So its period errors are those of
+    the kernel's timers, and may be larger than the robot's.
 
     Args:
         rate: of the deadlines [Hz].
@@ -84,9 +78,6 @@ def keep(rate: int, stop: threading.Event, anew: threading.Event) -> dict[str, A
     Returns:
         ``missed`` and ``steps``, and ``period_error_p50_ms``, ``_p99_ms`` and ``_max_ms``.
     """
-    sharpen_timers()
-    gc.collect()
-    gc.freeze()
     period_ns = round(1e9 / rate)
     errors, steps, missed = Histogram(), 0, 0
     deadline, woken = time.monotonic_ns(), 0
@@ -115,6 +106,8 @@ def main() -> None:
             anew.set()
         stop.set()
 
+    sharpen_timers()
+    settle_memory()
     threading.Thread(target=watch, daemon=True).start()
     sys.stdout.write(json.dumps(keep(int(sys.argv[1]), stop, anew)) + "\n")
 

@@ -75,7 +75,7 @@ def bench_deploy(
         ``missed_deadlines`` and ``deadlines`` of the robot's loop by rate, from the first command
         on, as all that is said of the graph; ``period_error_ms_p99`` and ``_max`` of the time
         between two steps of that loop, the worst of the rates [ms]; ``bare`` the same of a loop
-        beside it that does nothing else, which is what the computer allows: ``missed`` by rate,
+        beside it that does nothing else, see :mod:`deploy.bare_loop`: ``missed`` by rate,
         ``period_error_ms_p99`` and ``_max``;
         ``rss_growth_mib`` of all nodes together after warm-up, the largest of the runs [MiB];
         ``safety_stops``: runs that a pause ended and that were begun anew; ``seconds``.

@@ -43,6 +43,10 @@ class Mode(IntEnum):
     """Stopped by hand: as the safe stop, and refuses to arm until it is reset."""
 
 
+#: Modes in which a robot moves, and those in which it may be armed.
+MOVING, STOPPED = (Mode.RAMP, Mode.RUN), (Mode.DAMP, Mode.HOLD)
+
+
 class Event(IntEnum):
     """What may change the mode."""
 

@@ -67,8 +67,7 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
         BundleError: not an ONNX file, or one with external data, unknown operators or domains,
             nested graphs, functions, or a metadata key or operator set given twice.
     """
-    opsets: dict[str, int] = {}
-    named: list[str] = []
+    opsets: list[tuple[str, int]] = []
     metadata: dict[str, str] = {}
     graphs: list[memoryview] = []
     digest = hashlib.sha256()
@@ -77,9 +76,7 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
         if number == 7:  # ModelProto.graph
             graphs.append(_message(value))
         elif number == 8:  # .opset_import
-            domain, version = _text(value, 1), _number(value, 2)
-            named.append("ai.onnx" if domain in DOMAINS else domain)
-            opsets[domain] = version
+            opsets.append((_text(value, 1), _number(value, 2)))
         elif number == 14:  # .metadata_props
             key, text = _text(value, 1), _text(value, 2)
             if key in metadata:
@@ -92,16 +89,16 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
         digest.update(raw)
     if len(graphs) != 1:
         raise BundleError(f"it is no ONNX model: it has {len(graphs)} graphs; expected 1")
-    foreign = sorted(set(opsets) - DOMAINS)
+    foreign = sorted({domain for domain, _ in opsets} - DOMAINS)
     if foreign:
         raise BundleError(f"it needs operators of the unknown domain {foreign[0]!r}")
-    if len(set(named)) < len(named):
-        raise BundleError(f"it names an operator set twice ({', '.join(named)})")
     if not opsets:
         raise BundleError("it is no ONNX model: it names no operator set")
+    if len(opsets) > 1:  # both names of DOMAINS are of the same one
+        raise BundleError(f"it names its operator set {len(opsets)} times")
     found = _check_graph(graphs[0], operators)
     return OnnxFile(
-        opset=max(opsets.values()),
+        opset=opsets[0][1],
         operators=tuple(sorted(found)),
         metadata=metadata,
         digest=digest.hexdigest(),

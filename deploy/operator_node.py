@@ -18,7 +18,7 @@ from geometry_msgs.msg import TwistStamped
 from std_srvs.srv import Trigger
 
 from deploy.convert import make_pose, make_twist
-from deploy.modes import Mode
+from deploy.modes import MOVING, STOPPED, Mode
 from deploy.node_base import FerryNode, run_node
 from deploy.schedule import Schedule
 
@@ -27,9 +27,6 @@ RETRY_S = 0.25
 #: After this long an answer is lost, not late [s]: DDS drops one whose client the service has not
 #: discovered yet.
 LOST_S = 5.0
-
-_STOPPED = (Mode.DAMP.name, Mode.HOLD.name)
-_MOVING = (Mode.RAMP.name, Mode.RUN.name)
 
 
 class _Phase(Enum):
@@ -112,7 +109,7 @@ class OperatorNode(FerryNode):
             self._armed()
         elif pending is None:
             if now >= self._retry_at:
-                self._asked = self._asked or self._mode in _STOPPED
+                self._asked = self._asked or self._among(STOPPED)
                 self._pending, self._lost_at = self._arm.call_async(Trigger.Request()), now + LOST_S
         elif pending.done():
             answer, self._pending, self._retry_at = pending.result(), None, now + RETRY_S
@@ -124,6 +121,9 @@ class OperatorNode(FerryNode):
             self._give_up("/arm does not answer")
         elif now > self._lost_at:
             self._pending = None
+
+    def _among(self, modes: tuple[Mode, ...]) -> bool:
+        return self._mode in [mode.name for mode in modes]
 
     def _armed(self) -> None:
         self._facts["arm_ns"] = time.time_ns()
@@ -177,7 +177,7 @@ class OperatorNode(FerryNode):
     def _on_mode(self, message: Any) -> None:
         self._mode = message.data
         # Armed, whether or not the answer arrives, and also if it is over by then.
-        self._moves = self._moves or (self._asked and self._mode in _MOVING)
+        self._moves = self._moves or (self._asked and self._among(MOVING))
 
     # ------------------------------------------------------------ end
 

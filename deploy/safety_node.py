@@ -22,7 +22,7 @@ from deploy.bundle import read_bundle
 from deploy.convert import CommandReader, to_ns
 from deploy.evaluation_stamp import required_score
 from deploy.links import Links, asked
-from deploy.modes import Event, Mode
+from deploy.modes import MOVING, Event, Mode
 from deploy.node_base import run_node
 from deploy.records import ERROR, OK, WARN
 from deploy.safety import SafetySettings
@@ -41,9 +41,6 @@ from real.errors import FerryError
 from real.signals import JointCommand, RobotState
 
 Array = NDArray[np.float64]
-
-#: Modes in which the robot moves.
-MOVING = (Mode.RAMP, Mode.RUN)
 
 #: Where two who command are none, at any time.
 JOINT_COMMANDS = ("/policy/joint_command", "/joint_command")

@@ -162,7 +162,6 @@ def test_the_graph_brings_an_arm_to_its_target_and_holds_it_when_the_target_stop
         probe.until_said("safety_node", "HOLD: 2 publishers on /policy/joint_command")
         probe.node.destroy_publisher(rival)
         assert probe.call("/disarm") == (True, "")
-        probe.node.destroy_publisher(out)  # two who give targets are not armed
         seen = len(probe.states)
         probe.until(lambda: len(probe.states) > seen + 50, "some states")
         np.testing.assert_allclose(pose_of(here()), pose_of(goal), atol=0.02)
