@@ -98,10 +98,20 @@ class OperatorNode(FerryNode):
         self._out.publish(twist)
 
     def _connect(self) -> None:
-        if self._arm.service_is_ready() and self._out.get_subscription_count() > 0:
+        if self._arm.service_is_ready() and self._policy_hears():
             self._phase = _Phase.ARM
         elif time.monotonic() > self._deadline:
-            self._give_up(f"nobody offers /arm and listens to {self._topic}")
+            self._give_up(f"nobody offers /arm, or no policy listens to {self._topic}")
+
+    def _policy_hears(self) -> bool:
+        """Whether the node that answers states is matched on the topic, and not a recorder alone.
+
+        Of a match only their number is told, so all listeners that are known must be matched.
+        """
+        policies = self.get_publishers_info_by_topic("/policy/joint_command")
+        listeners = [i.node_name for i in self.get_subscriptions_info_by_topic(self._topic)]
+        found = bool(policies) and {i.node_name for i in policies} <= set(listeners)
+        return found and self._out.get_subscription_count() >= len(listeners)
 
     def _try_to_arm(self) -> None:
         now, pending = time.monotonic(), self._pending

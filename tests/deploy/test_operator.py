@@ -12,15 +12,21 @@ from tests.extras import reason
 pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 import rclpy
+from geometry_msgs.msg import Twist
 from rclpy.task import Future
+from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from deploy import operator_node
 from deploy.operator_node import OperatorNode
 from deploy.schedule import Schedule
+from tests.training.toy_run import wait_until
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient, pytest.mark.timeout(300)]
+
+
+_CONNECT = operator_node._Phase.CONNECT
 
 
 class Deaf:
@@ -46,6 +52,33 @@ def operator(tmp_path):
     yield node
     node.destroy_node()
     rclpy.shutdown()
+
+
+def test_it_waits_for_the_policy_although_a_recorder_listens_already(operator):
+    operator._arm, operator._phase = operator.create_client(Trigger, "/arm"), _CONNECT
+    others = [rclpy.create_node(name) for name in ("recorder_node", "policy_node")]
+    recorder, policy = others
+    try:
+        recorder.create_service(Trigger, "/arm", lambda _request, response: response)
+        recorder.create_subscription(Twist, "/cmd_vel", lambda _message: None, 1)
+        wait_until(lambda: operator._out.get_subscription_count() == 1, "the recorder hears")
+        wait_until(operator._arm.service_is_ready, "/arm is offered")
+        operator._connect()
+        assert operator._phase is _CONNECT
+        policy.create_publisher(JointState, "/policy/joint_command", 1)
+        wait_until(lambda: operator.count_publishers("/policy/joint_command"), "a policy is there")
+        operator._connect()
+        assert operator._phase is _CONNECT
+        policy.create_subscription(Twist, "/cmd_vel", lambda _message: None, 1)
+
+        def arms():
+            operator._connect()
+            return operator._phase is operator_node._Phase.ARM
+
+        wait_until(arms, "it arms")
+    finally:
+        for node in others:
+            node.destroy_node()
 
 
 def test_a_lost_answer_is_asked_for_again_and_the_mode_speaks_for_it(operator, monkeypatch):
