@@ -51,7 +51,8 @@ def in_its_world(
 ) -> RobotChoice:
     """A robot with the options of its world; itself where it is not one of our simulated ones.
 
-    Options that were given for the plug-in by name stay what they are.
+    Options that were given for the plug-in by name stay what they are; a task among them takes the
+    place of the bundle's world.
 
     Args:
         bundle: whose world it is.
@@ -71,6 +72,8 @@ def in_its_world(
                 f"{', '.join('sim:' + name for name in SIMULATORS)}; {choice.plugin} has a world "
                 "of its own"
             )
+        return choice
+    if "task" in choice.options:
         return choice
     if wish.task is not None:
         options = _of_task(wish)

@@ -166,12 +166,8 @@ def deploy(
     )
     # An operator ends the graph; without one its time does.
     limit = seconds if plan is None else None
-    report = _run(
-        described, files.folder, limit, cleared.world, on_status=on_status, progress=progress
-    )
-    told = _read_report(files.report)
-    if report.ok and not any(report.exit_codes.values()):
-        shutil.rmtree(files.folder, ignore_errors=True)
+    first = f"the simulated robot's world: {cleared.world}" if cleared.world else ""
+    report, told = _run(described, files, limit, first, on_status=on_status, progress=progress)
     return DeployResult(report.ok, report.reason, report, told, record, cleared.world)
 
 
@@ -216,23 +212,28 @@ def _write_files(
 
 def _run(
     described: Graph,
-    log_dir: Path,
+    files: _Files,
     seconds: float | None,
-    world: str,
+    first: str,
     *,
     on_status: Status | None,
     progress: Progress | None,
-) -> GraphReport:
-    """Run the graph, for so many seconds if given, and say first what a person must know."""
+) -> tuple[GraphReport, Mapping[str, Any]]:
+    """Run the graph, for so many seconds if given, and say first what a person must know.
+
+    What was written for it is removed if it ended well.
+    """
     if on_status is not None:
         armed = any(node.name == "operator_node" for node in described.nodes)
-        for line in _opening(described, log_dir, armed=armed):
+        for line in [*([first] if first else []), *_opening(described, files.folder, armed=armed)]:
             on_status(line)
-        if world:
-            on_status(f"the simulated robot's world: {world}")
-    return run_graph(
-        described, seconds=seconds, on_status=on_status, progress=progress, log_dir=log_dir
+    report = run_graph(
+        described, seconds=seconds, on_status=on_status, progress=progress, log_dir=files.folder
     )
+    told = _read_report(files.report)
+    if report.ok and not any(report.exit_codes.values()):
+        shutil.rmtree(files.folder, ignore_errors=True)
+    return report, told
 
 
 def _absolute(robot_name: str | None) -> str | None:

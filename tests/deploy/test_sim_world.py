@@ -93,6 +93,8 @@ def test_a_task_takes_the_place_of_the_bundles_world(tmp_path, motors, monkeypat
         "plane": True,
         "actuator": str(motors),
     }
+    by_option = choose_robot("sim:mujoco", options={"task": "a1_walk"})
+    assert options_of(path, robot=by_option) == {"task": "a1_walk"}
     (tmp_path / "mine.yaml").write_text("extends: a1_walk\n")
     monkeypatch.chdir(tmp_path)  # nodes may start elsewhere
     assert options_of(path, WorldWish(task="mine.yaml"))["task"] == str(tmp_path / "mine.yaml")
