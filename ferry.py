@@ -239,10 +239,7 @@ def deploy(
     robot_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="Your robot's YAML; else the bundle's.")
     ] = None,
-    options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="For your RobotIO class; repeatable."),
-    ] = None,
+    options: bundle_cli.PluginOptions = None,
     safety: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Replace a safety setting; repeatable."),
@@ -256,11 +253,15 @@ def deploy(
         float | None,
         typer.Option(min=0.0, max=1.0, help="Refuse a bundle not evaluated to this or better."),
     ] = None,
+    task: bundle_cli.WorldTask = None,
+    actuator: bundle_cli.WorldActuator = None,
+    plane: bundle_cli.OwnPlane = False,
 ) -> None:
     """Start the ROS 2 graph: policy, safety filter and robot. Ctrl-C stops it safely.
 
     Example: `ferry deploy policy.onnx --robot sim:pybullet --seconds 60 --record walk.mcap`
     """
+    from deploy.sim_world import WorldWish
     from deploy.supervisor import deploy as run
     from training.progress import bar, say
 
@@ -278,6 +279,7 @@ def deploy(
             params=params,
             trusted_keys=trusted_keys,
             minimum_score=minimum_score,
+            world=WorldWish(task, actuator, plane),
         )
     print_table(f"{bundle} on {robot}", result.rows())
     if not result.ok:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from deploy import bundle_cli
 from deploy.console import AsJson, JsonFile, print_grid, print_table, write_json
 
 
@@ -54,8 +55,12 @@ def rehearse(
     jitter: Annotated[str, typer.Option(help="The delay varies by up to this.")] = "0ms",
     loss: Annotated[str, typer.Option(help="Share of messages lost, e.g. 1%.")] = "0%",
     seconds: Annotated[float, typer.Option(min=1.0, help="Length of each run.")] = 20.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of delays and losses.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of delays, losses, the terrain's tile.")] = 0,
     json_file: JsonFile = None,
+    options: bundle_cli.PluginOptions = None,
+    task: bundle_cli.WorldTask = None,
+    actuator: bundle_cli.WorldActuator = None,
+    plane: bundle_cli.OwnPlane = False,
 ) -> None:
     """Run the ROS 2 nodes in lock-step with a simulator: compared, then with faults injected.
 
@@ -64,11 +69,20 @@ def rehearse(
     from deploy.channel import Disturbance
     from deploy.rehearse import HEADER, read_seconds, read_share
     from deploy.rehearse import rehearse as run
+    from deploy.sim_world import WorldWish
 
     how = Disturbance(
         read_seconds(latency, "latency"), read_seconds(jitter, "jitter"), read_share(loss, "loss")
     )
-    result = run(bundle, robot, disturbance=how, seconds=seconds, seed=seed)
+    result = run(
+        bundle,
+        robot,
+        disturbance=how,
+        seconds=seconds,
+        seed=seed,
+        options=options or [],
+        world=WorldWish(task, actuator, plane),
+    )
     quiet = write_json(result.as_json(), json_file)
     print_grid(f"{bundle} on {robot}", HEADER, result.table_rows(), to_stderr=quiet)
     if not result.equal:

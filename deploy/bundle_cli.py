@@ -35,6 +35,16 @@ WorldActuator = Annotated[
 ]
 
 
+OwnPlane = Annotated[
+    bool,
+    typer.Option("--plane", help="Of a simulated robot: a plane in place of the terrain."),
+]
+PluginOptions = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="For your RobotIO class; repeatable."),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to the front door."""
     for command in (inspect, keygen, sign):

@@ -24,10 +24,12 @@ from deploy.evaluation_stamp import strictest
 from deploy.graph import SIMULATORS, RobotChoice
 from deploy.parameters import read_parameter_file
 from deploy.signing import configured_keys
+from deploy.sim_world import WorldWish, in_its_world
 from real.config import config_path
 from real.contract import RobotContract
 from real.errors import ConfigError, FerryError, nearest
 from real.log_parts import SUFFIX
+from real.robot_io import PlannedWorld
 from real.spec import RobotSpec, load_robot
 
 #: Message packages of the wire.
@@ -55,12 +57,14 @@ class Cleared:
         choice: the plug-in, with ``simulated`` as its class declares it.
         minimum_score: what the strictest of all who ask wants of the bundle's evaluation; None
             where nobody asks.
+        world: what a simulated robot will stand in, for people; empty where nobody says it.
     """
 
     bundle: Bundle
     robot: RobotContract
     choice: RobotChoice
     minimum_score: float | None = None
+    world: str = ""
 
     def metadata(self, robot: str) -> dict[str, str]:
         """What a recording says of itself, given what was asked for as robot."""
@@ -73,8 +77,14 @@ class Cleared:
             "git_sha": contract.git_sha,
             "policy_version": str(contract.policy_version),
             "contract": contract.to_json(),
+            # A stand-in for hardware tells no more of its world than hardware would.
+            **({"world": self.world} if self.world and not self._hidden else {}),
             **({} if stamp is None else {"evaluation": stamp.to_json()}),
         }
+
+    @property
+    def _hidden(self) -> bool:
+        return self.choice.options.get("hide_truth") is True
 
 
 def preflight(
@@ -86,6 +96,8 @@ def preflight(
     trusted_keys: Path | None = None,
     minimum_score: float | None = None,
     params: Path | None = None,
+    world: WorldWish | None = None,
+    folder: Path | None = None,
 ) -> Cleared:
     """Check everything that can be checked without starting a node.
 
@@ -98,6 +110,9 @@ def preflight(
         minimum_score: lowest score of the evaluation that the bundle must carry; None asks for no
             evaluation.
         params: parameter file of the nodes, which may ask for one, too.
+        world: what a simulated robot shall stand in; the bundle's own if None.
+        folder: where the learned actuator that the bundle carries is written for a simulated robot,
+            made if it is needed; None for a new temporary one, which is left to whoever asks.
 
     Raises:
         FerryError: the first thing that is wrong.
@@ -111,10 +126,11 @@ def preflight(
     robot = RobotContract.from_spec(spec)
     policy.contract.require_match(robot)
     require_imu(policy.contract)
-    checked = _check_plugin(choice)
+    stood = in_its_world(policy, choice, world or WorldWish(), folder=folder)
+    checked, words = _check_plugin(stood, spec)
     if record is not None:
         _check_record(record)
-    return Cleared(policy, robot, checked, minimum)
+    return Cleared(policy, robot, checked, minimum, words)
 
 
 def _load_robot(policy: Bundle, robot_name: str | None) -> RobotSpec:
@@ -202,8 +218,8 @@ def _installed(name: str) -> bool:
         return False
 
 
-def _check_plugin(choice: RobotChoice) -> RobotChoice:
-    """Find the plug-in; a driver's class also says whether it simulates."""
+def _check_plugin(choice: RobotChoice, spec: RobotSpec) -> tuple[RobotChoice, str]:
+    """Find the plug-in; its class also says whether it simulates, and in which world."""
     module_name, _, class_name = choice.plugin.partition(":")
     try:
         found = importlib.util.find_spec(module_name)
@@ -238,7 +254,20 @@ def _check_plugin(choice: RobotChoice) -> RobotChoice:
         )
     _check_options(choice, cast("type[Any]", kind))
     simulated = getattr(kind, "simulated", False) is True
-    return RobotChoice(choice.plugin, simulated=simulated, options=choice.options)
+    found_out = RobotChoice(choice.plugin, simulated=simulated, options=choice.options)
+    return found_out, _planned_world(found_out, kind, spec) if simulated else ""
+
+
+def _planned_world(choice: RobotChoice, kind: object, spec: RobotSpec) -> str:
+    """What a simulated robot will stand in; empty where its class does not say it."""
+    if not isinstance(kind, PlannedWorld):
+        return ""
+    try:
+        return kind.planned_world(spec, choice.options)
+    except TypeError as error:
+        raise FerryError(
+            f"robot plug-in {choice.plugin!r}: options {dict(choice.options)}: {error}"
+        ) from error
 
 
 def _check_options(choice: RobotChoice, kind: type[Any]) -> None:

@@ -14,6 +14,7 @@ from deploy.checks import upright
 from deploy.rehearsal_score import score_of
 from deploy.robot_loop import RobotLoop
 from deploy.schedule import Schedule
+from deploy.sim_world import begun_anew
 from real.errors import FerryError
 from real.robot_io import load_plugin
 from real.signals import RobotState
@@ -43,12 +44,16 @@ class Rehearsal:
         self._targets: Channel[Array | None] = Channel(how, rngs[1])
         self.difference, self.samples = 0.0, 0
         self.falls, self.stops = 0, list[str]()
+        self._begun = 0
         self._score = score_of(node.shadow.contract, dt_s=self._spec.physics_dt_s)
 
     def _begin(self) -> tuple[RobotLoop, Any, RobotState]:
         """A robot that stands, armed: with nothing lost or late on the way."""
         node = self._node
-        robot = load_plugin(self._plan["plugin"], self._spec, options=self._plan["options"])
+        plugin = self._plan["plugin"]
+        options = begun_anew(plugin, self._plan["options"], self._begun)
+        robot = load_plugin(plugin, self._spec, options=options)
+        self._begun += 1
         self._states.clear()
         self._targets.clear()
         timeout_s = TIMEOUT_PERIODS * self._spec.control_dt_s

@@ -18,16 +18,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deploy.channel import Disturbance
 from deploy.graph import choose_robot, graph
-from deploy.preflight import preflight
+from deploy.options import read_options
+from deploy.preflight import Cleared, preflight
 from deploy.rehearsal_score import score_rows
 from deploy.schedule import arm_tour, tour
+from deploy.sim_world import WorldWish
 from real.errors import FerryError
 
 HEADER = ("", "undisturbed", "disturbed")
@@ -47,11 +49,13 @@ class RehearsalResult:
             arm (:class:`~deploy.rehearsal_score.PoseScore`), messages ``lost`` and ``seconds``.
         disturbed: the same of the run with faults, or None if none were asked for.
         disturbance: which.
+        world: what the simulated robot stood in at first; empty where nobody says it.
     """
 
     plain: Mapping[str, Any]
     disturbed: Mapping[str, Any] | None
     disturbance: Disturbance
+    world: str = ""
 
     @property
     def equal(self) -> bool:
@@ -68,6 +72,7 @@ class RehearsalResult:
         """Everything, for programs."""
         return {
             "equal": self.equal,
+            "world": self.world,
             "disturbance": dataclasses.asdict(self.disturbance),
             "undisturbed": _finite(self.plain),
             "disturbed": None if self.disturbed is None else _finite(self.disturbed),
@@ -77,17 +82,18 @@ class RehearsalResult:
         """What the faults did, a row each."""
         runs = (self.plain, self.disturbed)
         rows = [
+            ("world", self.world, "-" if self.disturbed is None else "the same"),
             ("commands compared or sent", *(_text(r, "samples") for r in runs)),
             ("stops", *("-" if r is None else str(len(r["stops"])) for r in runs)),
             ("messages lost", *(_text(r, "lost") for r in runs)),
         ]
         if self.plain.get("poses") is None:  # what is bolted to its place does not fall
-            rows.insert(1, ("falls", *(_text(r, "falls") for r in runs)))
+            rows.insert(2, ("falls", *(_text(r, "falls") for r in runs)))
         rows += [(a, b, c) for a, b, c in score_rows(self.plain, self.disturbed)]
         first = "-" if self.disturbed is None or not self.disturbed["stops"] else ""
         if not first and self.disturbed is not None:
             rows.append(("first stop", "-", str(self.disturbed["stops"][0])))
-        return [(a, b, c) for a, b, c in rows]
+        return [(a, b, c) for a, b, c in rows[0 if self.world else 1 :]]
 
 
 def rehearse(
@@ -97,8 +103,14 @@ def rehearse(
     disturbance: Disturbance,
     seconds: float = 20.0,
     seed: int = 0,
+    options: Sequence[str] = (),
+    world: WorldWish | None = None,
 ) -> RehearsalResult:
     """Run a bundle undisturbed and, if anything is to be injected, disturbed.
+
+    The robot stands in the world that the policy was trained in, as far as the bundle carries it.
+    On terrain each robot that stands in for one that fell begins on a tile of its own draw, the
+    same in both runs.
 
     Args:
         bundle: the policy file.
@@ -107,13 +119,33 @@ def rehearse(
             Simulated time passes in physics steps, so a message arrives at the next one.
         seconds: simulated length of each run, a tour of the command range or, of an arm, of poses
             for 3 s each [s].
-        seed: of delays and losses.
+        seed: of delays and losses, and of the tile of the terrain where the robot begins.
+        options: ``key=value`` for the plug-in, the value in YAML.
+        world: what the robot shall stand in; the bundle's own world if None.
 
     Raises:
         FerryError: the robot is not simulated, or a run failed.
     """
-    choice = choose_robot(robot)
-    cleared = preflight(bundle, choice)
+    chosen = choose_robot(robot, options=read_options(options))
+    with tempfile.TemporaryDirectory(prefix="ferry-rehearsal-") as name:
+        folder = Path(name)
+        wish = dataclasses.replace(world or WorldWish(), seed=seed)
+        cleared = preflight(bundle, chosen, world=wish, folder=folder / "world")
+        plan = _plan(bundle, robot, cleared, folder=folder, seconds=seconds, seed=seed)
+        contract = cleared.bundle.contract
+        described = graph(bundle, cleared.choice, robot_name=contract.robot)
+        plain = _run({**plan, **dataclasses.asdict(Disturbance())}, folder, described.environment)
+        disturbed = None
+        if disturbance.any:
+            faults = dataclasses.asdict(disturbance)
+            disturbed = _run({**plan, **faults}, folder, described.environment)
+    return RehearsalResult(plain, disturbed, disturbance, cleared.world)
+
+
+def _plan(
+    bundle: Path, robot: str, cleared: Cleared, *, folder: Path, seconds: float, seed: int
+) -> dict[str, Any]:
+    """What every run is told, with its files written."""
     if not cleared.choice.simulated:
         raise FerryError(
             f"robot {robot!r} is not simulated: a rehearsal stops time; expected sim:pybullet or "
@@ -125,27 +157,18 @@ def rehearse(
         if contract.reach is None
         else arm_tour(contract, seconds=seconds)
     )
-    with tempfile.TemporaryDirectory(prefix="ferry-rehearsal-") as name:
-        folder = Path(name)
-        played.save(folder / "schedule.json")
-        (folder / "safety.yaml").write_text("ramp_s: 0.0\n")  # it stands in the default pose
-        plan = {
-            "bundle": str(bundle.absolute()),
-            "robot": contract.robot,
-            "plugin": choice.plugin,
-            "options": dict(choice.options),
-            "schedule": str(folder / "schedule.json"),
-            "safety_settings": str(folder / "safety.yaml"),
-            "report": str(folder / "report.json"),
-            "seed": seed,
-        }
-        described = graph(bundle, choice, robot_name=contract.robot)
-        plain = _run({**plan, **dataclasses.asdict(Disturbance())}, folder, described.environment)
-        disturbed = None
-        if disturbance.any:
-            faults = dataclasses.asdict(disturbance)
-            disturbed = _run({**plan, **faults}, folder, described.environment)
-    return RehearsalResult(plain, disturbed, disturbance)
+    played.save(folder / "schedule.json")
+    (folder / "safety.yaml").write_text("ramp_s: 0.0\n")  # it stands in the default pose
+    return {
+        "bundle": str(bundle.absolute()),
+        "robot": contract.robot,
+        "plugin": cleared.choice.plugin,
+        "options": dict(cleared.choice.options),
+        "schedule": str(folder / "schedule.json"),
+        "safety_settings": str(folder / "safety.yaml"),
+        "report": str(folder / "report.json"),
+        "seed": seed,
+    }
 
 
 def read_seconds(text: str, name: str) -> float:

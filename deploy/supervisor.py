@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from deploy.options import read_options, safety_file
 from deploy.preflight import Cleared, preflight
 from deploy.processes import Status
 from deploy.schedule import Schedule, arm_tour, tour
+from deploy.sim_world import WorldWish
 from real.errors import FerryError
 
 
@@ -31,6 +33,7 @@ class DeployResult:
         operator: what the operator node reported: ``arm_ns``, ``start_ns``, ``end_ns`` (times of
             reception, as in the recording), ``completed``, ``failure``; empty without operator.
         record: the recording, or None.
+        world: what a simulated robot stood in; empty where nobody says it.
     """
 
     ok: bool
@@ -38,6 +41,7 @@ class DeployResult:
     graph: GraphReport
     operator: Mapping[str, Any]
     record: Path | None
+    world: str = ""
 
     def rows(self) -> Mapping[str, str]:
         """What a person wants to know, name -> text."""
@@ -49,6 +53,7 @@ class DeployResult:
         policy = self.graph.summaries.get("policy_node", {})
         return {
             "ended": self.reason,
+            **({"world": self.world} if self.world else {}),
             "modes": stops or "never armed",
             "commands": ", ".join(f"{n} {v.lower()}" for v, n in counts.items()),
             "policy tick p50 / p99": _milliseconds(policy, "tick"),
@@ -90,6 +95,7 @@ def deploy(
     trusted_keys: Path | None = None,
     minimum_score: float | None = None,
     params: Path | None = None,
+    world: WorldWish | None = None,
 ) -> DeployResult:
     """Run a bundle on a robot, simulated or not, over ROS 2.
 
@@ -119,21 +125,26 @@ def deploy(
         minimum_score: lowest score of the evaluation that the bundle must carry; None asks for
             none, unless ``params`` does. The stricter of the two counts.
         params: parameter file of the nodes, as ``deploy/share/params.yaml``.
+        world: what a simulated robot shall stand in; if None the world that the policy was trained
+            in, as far as the bundle carries it.
 
     Raises:
         FerryError: something is wrong that is seen before a node starts.
     """
-    cleared = preflight(
-        bundle,
-        choose_robot(robot, options=read_options(options)),
-        robot_name=_absolute(robot_name),
-        record=record,
-        trusted_keys=trusted_keys,
-        minimum_score=minimum_score,
-        params=params,
-    )
-    plan = _plan(cleared, schedule, seconds)
-    files = _write_files(plan, safety, base=safety_settings)
+    with _new_folder() as folder:
+        cleared = preflight(
+            bundle,
+            choose_robot(robot, options=read_options(options)),
+            robot_name=_absolute(robot_name),
+            record=record,
+            trusted_keys=trusted_keys,
+            minimum_score=minimum_score,
+            params=params,
+            world=world,
+            folder=folder / "world",
+        )
+        plan = _plan(cleared, schedule, seconds)
+        files = _write_files(plan, safety, folder, base=safety_settings)
     described = graph(
         bundle,
         cleared.choice,
@@ -155,11 +166,9 @@ def deploy(
     )
     # An operator ends the graph; without one its time does.
     limit = seconds if plan is None else None
-    report = _run(described, files.folder, limit, on_status=on_status, progress=progress)
-    told = _read_report(files.report)
-    if report.ok and not any(report.exit_codes.values()):
-        shutil.rmtree(files.folder, ignore_errors=True)
-    return DeployResult(report.ok, report.reason, report, told, record)
+    first = f"the simulated robot's world: {cleared.world}" if cleared.world else ""
+    report, told = _run(described, files, limit, first, on_status=on_status, progress=progress)
+    return DeployResult(report.ok, report.reason, report, told, record, cleared.world)
 
 
 @dataclass(frozen=True)
@@ -179,14 +188,21 @@ class _Files:
     report: Path | None
 
 
-def _write_files(plan: Schedule | None, safety: Sequence[str], *, base: Path | None) -> _Files:
-    """Write them into a new folder, of which nothing stays where the settings cannot be used."""
+@contextlib.contextmanager
+def _new_folder() -> Generator[Path]:
+    """A folder for what the nodes read and say, of which nothing stays after a mistake."""
     folder = Path(tempfile.mkdtemp(prefix="ferry-"))
     try:
-        settings = safety_file(safety, folder, base=base)
+        yield folder
     except FerryError:
         shutil.rmtree(folder)
         raise
+
+
+def _write_files(
+    plan: Schedule | None, safety: Sequence[str], folder: Path, *, base: Path | None
+) -> _Files:
+    settings = safety_file(safety, folder, base=base)
     if plan is None:
         return _Files(folder, settings, None, None)
     files = _Files(folder, settings, folder / "schedule.json", folder / "operator.json")
@@ -196,20 +212,28 @@ def _write_files(plan: Schedule | None, safety: Sequence[str], *, base: Path | N
 
 def _run(
     described: Graph,
-    log_dir: Path,
+    files: _Files,
     seconds: float | None,
+    first: str,
     *,
     on_status: Status | None,
     progress: Progress | None,
-) -> GraphReport:
-    """Run the graph, for so many seconds if given, and say first what a person must know."""
+) -> tuple[GraphReport, Mapping[str, Any]]:
+    """Run the graph, for so many seconds if given, and say first what a person must know.
+
+    What was written for it is removed if it ended well.
+    """
     if on_status is not None:
         armed = any(node.name == "operator_node" for node in described.nodes)
-        for line in _opening(described, log_dir, armed=armed):
+        for line in [*([first] if first else []), *_opening(described, files.folder, armed=armed)]:
             on_status(line)
-    return run_graph(
-        described, seconds=seconds, on_status=on_status, progress=progress, log_dir=log_dir
+    report = run_graph(
+        described, seconds=seconds, on_status=on_status, progress=progress, log_dir=files.folder
     )
+    told = _read_report(files.report)
+    if report.ok and not any(report.exit_codes.values()):
+        shutil.rmtree(files.folder, ignore_errors=True)
+    return report, told
 
 
 def _absolute(robot_name: str | None) -> str | None:

@@ -95,6 +95,19 @@ def drawn_world(robot: RobotIO) -> DomainSample | None:
     return robot.domain_sample()
 
 
+@runtime_checkable
+class PlannedWorld(Protocol):
+    """What the class of a simulated robot may offer: its world, said before one is built."""
+
+    def planned_world(self, robot: RobotSpec, options: Mapping[str, Any], /) -> str:
+        """What a robot with these options of the plug-in would stand in, for people.
+
+        Raises:
+            FerryError: the options do not make a world.
+        """
+        ...
+
+
 def load_plugin(path: str, robot: RobotSpec, *, options: Mapping[str, Any]) -> RobotIO:
     """Build the RobotIO plug-in ``module:Class``.
 

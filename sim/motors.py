@@ -112,16 +112,19 @@ class NetworkMotors:
     Args:
         network: fits the engine's robot.
         engine: the worlds.
+        substeps: physics steps of each call; those of a control period if None.
 
     Attributes:
         network: see above.
     """
 
-    def __init__(self, network: ActuatorNetwork, engine: Engine) -> None:
+    def __init__(
+        self, network: ActuatorNetwork, engine: Engine, *, substeps: int | None = None
+    ) -> None:
         self.network = network
         self._engine = engine
         robot, num = engine.robot, engine.num
-        self._dt, self._substeps = robot.physics_dt_s, robot.substeps
+        self._dt, self._substeps = robot.physics_dt_s, substeps or robot.substeps
         self._actuated = robot.actuated_ids
         self._kp, self._kd = robot.actuated_array("kp"), robot.actuated_array("kd")
         self._read, self._delay_s = _reader(engine)

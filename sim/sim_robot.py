@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,11 @@ from real.errors import FerryError
 from real.robot_io import GroundTruth
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
-from sim.engine import FLOOR_FRICTION, Engine, InitialState, WorldState
+from sim.engine import FLOOR_FRICTION, Engine, WorldState
+from sim.robot_world import RobotWorld, robot_world
+
+if TYPE_CHECKING:  # servos do without
+    from sim.motors import NetworkMotors
 
 Array = NDArray[np.float64]
 
@@ -46,6 +51,7 @@ class SimRobot:
         self,
         engine: Engine,
         *,
+        world: RobotWorld | None = None,
         hold_until_commanded: bool = True,
         sample: DomainSample | None = None,
         hide_truth: bool = False,
@@ -55,6 +61,8 @@ class SimRobot:
 
         Args:
             engine: with one world; closed by :meth:`close`.
+            world: what the engine's ground is, and what moves the joints; None for a plane and
+                servos.
             hold_until_commanded: keep the default pose until the first command with a position
                 gain.
             sample: what was drawn for the engine's world, if anybody knows.
@@ -62,13 +70,17 @@ class SimRobot:
             clock: read once, at :meth:`start` [ns]; stamps are its time then plus simulated time.
 
         Raises:
-            FerryError: the engine has more than one world.
+            FerryError: the engine has more than one world, or the learned actuator is not the
+                robot's.
         """
         if engine.num != 1:
             raise FerryError(f"a simulated robot is one world; the engine has {engine.num}")
         self.period_s: float = engine.robot.physics_dt_s
         self.command_timeout_s: float | None = engine.robot.physics_dt_s
         self._engine = engine
+        self._world = RobotWorld() if world is None else world
+        self._start = self._world.start(engine.robot, engine.terrain)
+        self._motors = self._learned()
         self._clock = clock
         self._sample = sample
         self._hidden = hide_truth
@@ -86,7 +98,9 @@ class SimRobot:
     def start(self) -> RobotState:
         """Put the robot on the ground and return its first state. May be called again."""
         self._require_open()
-        self._engine.reset(np.arange(1), InitialState.default(self._engine.robot, 1))
+        self._engine.reset(np.arange(1), self._start)
+        if self._motors is not None:
+            self._motors.reset(np.arange(1))
         self._held = self._hold_at_start
         self._origin_ns = self._clock()
         return self._sense()
@@ -95,15 +109,20 @@ class SimRobot:
         """Advance one physics step under ``command`` (N = 1) and return the state after it.
 
         Raises:
-            FerryError: called before :meth:`start`, after :meth:`close`, or the simulation blew
-                up; the message says so, since a real robot would be damaged here.
+            FerryError: called before :meth:`start`, after :meth:`close`, the simulation blew up,
+                and the message says so, since a real robot would be damaged here, or the robot
+                walked off its terrain.
         """
         self._require_open()
         if self._origin_ns is None:
             raise FerryError("simulated robot: exchange() before start()")
         if self._held and bool((command.kp > 0.0).any()):
             self._held = False
-        self._engine.apply(self._standing() if self._held else command, substeps=1)
+        told = self._standing() if self._held else command
+        if self._motors is None:
+            self._engine.apply(told, substeps=1)
+        else:
+            self._motors.apply(told)
         state = self._sense()
         if self._truth is not None and bool(self._truth.diverged[0]):
             raise FerryError(
@@ -111,6 +130,8 @@ class SimRobot:
                 "command or the gains were too violent for its physics step of "
                 f"{self.period_s} s"
             )
+        if self._truth is not None and self._engine.terrain is not None:
+            self._world.require_on_ground(self._engine.terrain, self._truth)
         return state
 
     def ground_truth(self) -> GroundTruth | None:
@@ -140,6 +161,16 @@ class SimRobot:
         if self._closed:
             raise FerryError("simulated robot: used after close()")
 
+    def _learned(self) -> NetworkMotors | None:
+        """The learned actuator, one physics step at a time; None where servos move the joints."""
+        network, engine = self._world.network, self._engine
+        if network is None:
+            return None
+        from sim.actuator_file import load_actuators
+        from sim.motors import NetworkMotors
+
+        return NetworkMotors(load_actuators(network, engine.robot), engine, substeps=1)
+
     def _standing(self) -> JointCommand:
         robot = self._engine.robot
         return JointCommand.position(
@@ -165,6 +196,13 @@ class _BuiltRobot(SimRobot):
         friction: contact friction of robot and floor.
         hold_until_commanded: see :class:`SimRobot`.
         hide_truth: see :class:`SimRobot`.
+        terrain: table of the ground, as in a task file; None for a plane.
+        actuator: file of a learned actuator; None for servos.
+        task: a task by name or file, whose ground and motors to take.
+        plane: whether to leave out the terrain.
+        tile: name of the tile to begin on; drawn if None.
+        level: of that tile; drawn if None.
+        seed: of these draws.
     """
 
     def __init__(
@@ -174,30 +212,57 @@ class _BuiltRobot(SimRobot):
         friction: float = FLOOR_FRICTION,
         hold_until_commanded: bool = True,
         hide_truth: bool = False,
+        terrain: Mapping[str, Any] | None = None,
+        actuator: str | None = None,
+        task: str | None = None,
+        plane: bool = False,
+        tile: str | None = None,
+        level: int | None = None,
+        seed: int = 0,
     ) -> None:
-        engine = self._build(robot, friction)
+        world = robot_world(
+            robot,
+            terrain=terrain,
+            actuator=actuator,
+            task=task,
+            plane=plane,
+            tile=tile,
+            level=level,
+            seed=seed,
+        )
         super().__init__(
-            engine,
+            self._build(robot, friction, world),
+            world=world,
             hold_until_commanded=hold_until_commanded,
-            # Nothing else differs from the nominal robot, and nothing was drawn by chance.
-            sample=DomainSample(seed=0, values={"friction": [friction]}),
+            # Nothing else differs from the nominal robot, and nothing else was drawn by chance.
+            sample=world.sample(friction),
             hide_truth=hide_truth,
         )
 
+    @classmethod
+    def planned_world(cls, robot: RobotSpec, options: Mapping[str, Any]) -> str:
+        """See :class:`real.robot_io.PlannedWorld`."""
+        own = {k: v for k, v in options.items() if k not in _OF_THE_ROBOT}
+        return robot_world(robot, **own).words()
+
     @staticmethod
-    def _build(robot: RobotSpec, friction: float) -> Engine:
+    def _build(robot: RobotSpec, friction: float, world: RobotWorld) -> Engine:
         """One world. Engines are imported here, so that only the one asked for is loaded."""
         raise NotImplementedError
+
+
+#: Options that say nothing of the world around.
+_OF_THE_ROBOT = ("friction", "hold_until_commanded", "hide_truth")
 
 
 class MujocoRobot(_BuiltRobot):
     """A robot in the training engine."""
 
     @staticmethod
-    def _build(robot: RobotSpec, friction: float) -> Engine:
+    def _build(robot: RobotSpec, friction: float, world: RobotWorld) -> Engine:
         from sim.mujoco_engine import MujocoEngine
 
-        engine = MujocoEngine(robot, 1, threads=1)
+        engine = MujocoEngine(robot, 1, threads=1, terrain=world.ground())
         engine.field("geom_friction")[:, engine.built.floor_geom_id, 0] = friction
         return engine
 
@@ -206,7 +271,7 @@ class PyBulletRobot(_BuiltRobot):
     """A robot in the second engine, in which no policy was trained."""
 
     @staticmethod
-    def _build(robot: RobotSpec, friction: float) -> Engine:
+    def _build(robot: RobotSpec, friction: float, world: RobotWorld) -> Engine:
         from sim.pybullet_engine import PyBulletEngine
 
-        return PyBulletEngine(robot, 1, friction=friction)
+        return PyBulletEngine(robot, 1, friction=friction, terrain=world.ground())

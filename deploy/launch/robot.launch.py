@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import shutil
 import sys
+import tempfile
+import uuid
 from pathlib import Path
 
 from launch import LaunchContext, LaunchDescription
@@ -23,7 +26,7 @@ from launch.actions import (
     RegisterEventHandler,
     SetEnvironmentVariable,
 )
-from launch.event_handlers import OnProcessExit
+from launch.event_handlers import OnProcessExit, OnShutdown
 from launch.events import Shutdown
 from launch.substitutions import LaunchConfiguration
 
@@ -94,6 +97,7 @@ def processes(context: LaunchContext) -> list:
     )
     if settings is not None:
         load_config(SafetySettings, settings)
+    folder = Path(tempfile.gettempdir()) / f"ferry-{uuid.uuid4().hex}"
     cleared = preflight(
         bundle,
         choose_robot(given["robot"], options=read_options([], mapping=given["robot_options"])),
@@ -102,6 +106,7 @@ def processes(context: LaunchContext) -> list:
         trusted_keys=trusted,
         minimum_score=minimum_of(given["minimum_score"]),
         params=params,
+        folder=folder,
     )
     described = graph(
         bundle,
@@ -116,7 +121,13 @@ def processes(context: LaunchContext) -> list:
         minimum_score=cleared.minimum_score,
         params=params,
     )
-    return describe(described)
+    actions = describe(described)
+    if cleared.world:
+        actions.append(LogInfo(msg=f"the simulated robot's world: {cleared.world}"))
+    if folder.is_dir():  # made for a learned actuator that the bundle carries
+        gone = OnShutdown(on_shutdown=lambda *_: shutil.rmtree(folder, ignore_errors=True))
+        actions.append(RegisterEventHandler(gone))
+    return actions
 
 
 def describe(described: Graph) -> list:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import re
 import runpy
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -25,7 +27,12 @@ from deploy.bundle import read_bundle
 from deploy.graph import choose_robot, graph
 from real.errors import FerryError
 from real.log import read_log
-from tests.deploy.stand_bundle import write_bundle
+from real.spec import load_robot
+from sim.actuator_export import servo_network
+from sim.task import load_env_config
+from sim.world_config import training_world
+from tests.deploy.stand_bundle import stand_contract, write_bundle
+from tests.extras import need
 
 pytestmark = [pytest.mark.ros, pytest.mark.patient]
 
@@ -41,7 +48,7 @@ NAMES = {
         "RegisterEventHandler",
         "SetEnvironmentVariable",
     ],
-    "launch.event_handlers": ["OnProcessExit"],
+    "launch.event_handlers": ["OnProcessExit", "OnShutdown"],
     "launch.events": ["Shutdown"],
     "launch.substitutions": ["LaunchConfiguration"],
 }
@@ -127,6 +134,35 @@ def test_the_end_of_any_node_shuts_all_down(load, given):
     for handler in handlers:
         (emitted,) = handler.options["on_exit"]
         assert isinstance(emitted.options["event"], kinds["Shutdown"])
+
+
+def test_a_learned_actuator_is_a_file_until_the_graph_shuts_down(load, given, tmp_path):
+    need("mujoco")
+    defined, kinds = load
+    motors = servo_network(load_robot("a1"), tmp_path / "late.onnx", late=1)
+    config = load_env_config("a1_walk", [f"actuators.network={motors}", "randomize={}"])
+    contract = replace(stand_contract(), world=training_world(config))
+    path = write_bundle(tmp_path / "p.onnx", contract, actuator=motors.read_bytes())
+    asked = {"bundle": str(path), "robot": "sim:mujoco", "robot_options": "{}"}
+    actions = defined["processes"]({**given, **asked})
+    told = [a.options["msg"] for a in actions if isinstance(a, kinds["LogInfo"])]
+    assert told[-1] == "the simulated robot's world: a plane; learned actuator late.onnx"
+    (argument,) = [
+        word
+        for a in actions
+        if isinstance(a, kinds["ExecuteProcess"])
+        for word in a.options["cmd"]
+        if word.startswith("plugin_options:=")
+    ]
+    file = Path(json.loads(json.loads(argument.partition(":=")[2]))["actuator"])
+    assert file.read_bytes() == motors.read_bytes()
+    (gone,) = [
+        a.args[0].options["on_shutdown"]
+        for a in actions
+        if isinstance(a, kinds["RegisterEventHandler"]) and "on_shutdown" in a.args[0].options
+    ]
+    assert not gone(None, None)
+    assert not file.parent.exists()
 
 
 def test_it_declares_its_arguments_with_their_meaning(load):
