@@ -129,7 +129,7 @@ def write_whole(path: Path, text: str, *, sync: bool) -> None:
         OSError: it cannot be written; the one before is left.
     """
     beside = path.with_name(f"{path.name}.part")
-    with beside.open("w") as file:
+    with beside.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         if sync:
@@ -169,13 +169,20 @@ def _yaml(value: Mapping[str, Any], indent: str = "") -> list[str]:
             items = cast("list[Any]", content)
             lines += [line for item in items for line in _item(item, indent + "  ")]
         else:
-            # JSON's texts, numbers, booleans and empty lists are YAML's, too.
-            lines.append(f"{indent}{key}: {'~' if content is None else json.dumps(content)}")
+            lines.append(f"{indent}{key}: {'~' if content is None else _scalar(content)}")
     return lines
 
 
 def _item(item: Any, indent: str) -> list[str]:
     if not isinstance(item, Mapping):
-        return [f"{indent}- {json.dumps(item)}"]
+        return [f"{indent}- {_scalar(item)}"]
     lines = _yaml(cast("Mapping[str, Any]", item), indent + "  ")
     return [f"{indent}- {lines[0].lstrip()}", *lines[1:]]
+
+
+def _scalar(value: Any) -> str:
+    """JSON's texts, numbers, booleans and empty lists are YAML's, too, but for its escapes.
+
+    JSON writes what is beyond 16 bits as two halves, each of which is no character in YAML.
+    """
+    return json.dumps(value, ensure_ascii=False)

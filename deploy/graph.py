@@ -114,7 +114,8 @@ def _yaml(value: Parameter) -> str:
         # ROS reads "1e-07" as a text; "1.0e-07" is a number.
         mantissa, e, exponent = repr(value).partition("e")
         return mantissa + ("" if "." in mantissa else ".0") + e + exponent
-    return json.dumps(value)
+    # As it is: JSON escapes what is beyond 16 bits by two halves that are no characters in YAML.
+    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from pathlib import Path
 from deploy.bag_index import NAME, PartIndex, bag_metadata, make_folder, offered_qos, write_whole
 from deploy.message_buffer import MessageBuffer
 from real.errors import FerryError
-from real.log import LogWriter
 from real.log_parts import REPEATED, SUFFIX, part_path
+from real.log_writer import LogWriter
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +104,6 @@ class Recording:
         self._settings = settings or RecordingSettings()
         self._topics, self._metadata, self._open_log = topics, metadata, open_log
         self._splits = path.suffix != SUFFIX
-        if self._splits:
-            make_folder(path)
         self.parts = 0
         self._index: list[PartIndex] = []
         #: Parts that ``metadata.yaml`` tells of, and that have what was said before them.
@@ -115,7 +113,7 @@ class Recording:
         self._inside_s = 0.0
         self._lock = threading.Lock()
         self._buffer = MessageBuffer(self._settings.buffer_bytes, frozenset(latched))
-        self._log: LogWriter | None = self._open()
+        self._log: LogWriter | None = self._first()
         self._flushed_s = self._synced_s = time.monotonic()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
@@ -176,6 +174,7 @@ class Recording:
 
     def _run(self) -> None:
         retry_s = 0.0
+        self._try(self._head)
         while not self._closing.wait(LOOK_S):
             if time.monotonic() >= retry_s and not self._try(self._write):
                 retry_s = time.monotonic() + RETRY_S
@@ -207,6 +206,11 @@ class Recording:
             )
         self._problem = problem
 
+    def _head(self) -> None:
+        """Let the first file be one, with its topics."""
+        if self._log is not None:
+            self._flush(self._log)
+
     def _write(self) -> None:
         """Hand over what waits, in batches."""
         log = self._ready()
@@ -223,6 +227,11 @@ class Recording:
     def _ready(self) -> LogWriter:
         """The file to write to; the next one where that is full or old."""
         log, settings = self._log, self._settings
+        if self._splits and log is not None and log.deleted:
+            logger.error("recording: %s was deleted; another is begun", log.path)
+            log.abandon()
+            self._index.pop()
+            log = self._log = None
         if self._splits and log is not None and log.count:
             aged = time.monotonic() - self._opened_s >= settings.split_s
             if aged or log.size >= settings.split_bytes:
@@ -230,6 +239,7 @@ class Recording:
                 log = self._log = None
         if log is None:
             log = self._log = self._open()
+            self._flush(log)  # killed now, it would leave a file that no reader takes
         return log
 
     def _take(self, log: LogWriter) -> bool:
@@ -304,6 +314,17 @@ class Recording:
             text = bag_metadata(self._index, self._topics, latched, ros_distro=distro)
             write_whole(self.path / NAME, text, sync=self._settings.sync)
         self._described = self.parts
+
+    def _first(self) -> LogWriter:
+        """Open the first file; where that fails, nothing is left of the recording."""
+        if not self._splits:
+            return self._open()
+        make_folder(self.path)
+        try:
+            return self._open()
+        except FerryError:
+            self.path.rmdir()
+            raise
 
     def _open(self) -> LogWriter:
         path = part_path(self.path, self.parts) if self._splits else self.path

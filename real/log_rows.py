@@ -216,6 +216,13 @@ def _point(m: Any) -> Row:
     return Row(_header_ns(m), {"position": _vector(m.point)})
 
 
+def _pose(m: Any) -> Row:
+    return Row(
+        _header_ns(m),
+        {"position": _vector(m.pose.position), "quat": _quaternion(m.pose.orientation)},
+    )
+
+
 def _temperature(m: Any) -> Row:
     """The frame says whose temperature it is."""
     return Row(_header_ns(m), {"temperature": _floats([m.temperature])}, str(m.header.frame_id))
@@ -267,6 +274,7 @@ READERS: dict[str, Callable[[Any], Row]] = {
     "sensor_msgs/msg/BatteryState": lambda m: Row(_header_ns(m), {"voltage": _floats([m.voltage])}),
     "sensor_msgs/msg/Temperature": _temperature,
     "geometry_msgs/msg/PointStamped": _point,
+    "geometry_msgs/msg/PoseStamped": _pose,
     "nav_msgs/msg/Odometry": _odometry,
     "geometry_msgs/msg/Twist": lambda m: Row(None, _twist(m)),
     "geometry_msgs/msg/TwistStamped": lambda m: Row(_header_ns(m), _twist(m.twist)),

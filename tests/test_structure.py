@@ -64,7 +64,7 @@ HOMES: dict[str, set[str]] = {
         "training/cluster_learners.py",
         "training/ray_processes.py",
     },
-    "mcap": {"real/log.py"},
+    "mcap": {"real/log.py", "real/log_writer.py"},
     "mcap_ros2": {"real/log.py"},
     "rclpy": NODE_FILES,
     "launch": LAUNCH_FILES,

@@ -17,10 +17,12 @@ from mcap.exceptions import McapError
 from mcap.reader import NonSeekingReader, make_reader
 
 from deploy import recording
+from deploy.message_buffer import ROW_BYTES
 from deploy.recording import Recording, RecordingSettings
 from real.errors import FerryError
-from real.log import LogWriter, read_log
+from real.log import read_log
 from real.log_parts import part_path, parts_of
+from real.log_writer import LogWriter
 
 PATIENCE_S = 60.0
 TOPICS = {"/n": ("std_msgs/msg/String", "string data\n"), "/m": ("std_msgs/msg/String", "")}
@@ -184,7 +186,7 @@ def test_a_latched_message_that_no_file_takes_costs_itself_alone(tmp_path):
 def test_what_cannot_be_said_again_is_told_once_and_costs_nothing_else(tmp_path):
     one = tmp_path / "one.mcap"
     # Of the first three messages only the last finds room: the others were said, and lost.
-    settings = RecordingSettings(buffer_bytes=len(text("0")))
+    settings = RecordingSettings(buffer_bytes=len(text("0")) + ROW_BYTES)
     made = Recording(one, TOPICS, latched=["/mode", "/m"], settings=settings)
     with made._lock:
         made._buffer.put("/mode", b" ", T0)
@@ -306,7 +308,7 @@ def test_a_disk_that_stalls_costs_the_oldest_messages_and_they_are_counted(tmp_p
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     os.set_blocking(reader, True)
     size = len(text(f"{10**6:07d} " + "0" * 20_000))
-    settings = RecordingSettings(buffer_bytes=50 * size, sync=False)
+    settings = RecordingSettings(buffer_bytes=50 * (size + ROW_BYTES), sync=False)
     opened = partial(LogWriter, overwrite=True)
     made = Recording(pipe, TOPICS, settings=settings, open_log=opened)
     rng, sent = np.random.default_rng(0), 0

@@ -11,7 +11,7 @@ from mcap.reader import make_reader
 from rosbags.rosbag2 import Reader
 
 from deploy.bag_index import NAME, PartIndex, bag_metadata, write_whole
-from deploy.message_buffer import MessageBuffer
+from deploy.message_buffer import ROW_BYTES, MessageBuffer
 from deploy.recording import Recording, RecordingSettings
 from real.log import read_log
 from real.log_parts import Repeats, parts_of
@@ -93,10 +93,10 @@ def test_the_marks_of_repeats_are_believed_only_where_they_fit():
 
 
 def test_what_a_slow_disk_cost_is_said_again_if_it_was_latched():
-    buffer = MessageBuffer(20, frozenset({"/mode"}))
+    buffer = MessageBuffer(20 + 2 * ROW_BYTES, frozenset({"/mode"}))
     buffer.put("/mode", b"m" * 10, 1)
     buffer.put("/n", b"n" * 15, 2)
-    assert (dict(buffer.dropped), buffer.size) == ({"/mode": 1}, 15)
+    assert (dict(buffer.dropped), buffer.size) == ({"/mode": 1}, 15 + ROW_BYTES)
     assert buffer.said == {"/mode": (b"m" * 10, 1)}
     buffer.put("/mode", b"k" * 5, 3)
     assert buffer.said == {"/mode": (b"m" * 10, 1)}, "what waits has not been said"

@@ -13,7 +13,8 @@ from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_typestore
 
 from real.errors import FerryError
-from real.log import LogWriter, read_log
+from real.log import read_log
+from real.log_writer import LogWriter
 
 LINE = "=" * 80 + "\n"
 TIME = LINE + "MSG: builtin_interfaces/Time\nint32 sec\nuint32 nanosec\n"
