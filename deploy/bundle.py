@@ -14,19 +14,15 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import onnxruntime
-from numpy.typing import NDArray
 
 from deploy.actuator_part import ACTUATOR_KEY, read_actuator_part
 from deploy.contract_check import contract_problems
 from deploy.evaluation_stamp import EVALUATION_KEY, EvaluationStamp, require_score
 from deploy.onnx_file import BundleError, read_onnx
-from deploy.ports import inputs_of, outputs_of
+from deploy.reproduction import require_reproduced
 from deploy.signing import TrustedKeys, require_signature
 from real.contract import Golden, PolicyContract
 from real.errors import FerryError
-
-Float32 = NDArray[np.float32]
 
 #: Metadata keys.
 CONTRACT_KEY, GOLDEN_KEY, DIGEST_KEY = "ferry_contract", "ferry_golden", "ferry_digest"
@@ -36,10 +32,6 @@ OPSETS = range(17, 24)
 
 #: A policy network is under 1 MB; more than this is something else.
 MAX_BYTES = 32 * 1024 * 1024
-
-#: Largest difference from the golden vectors. Runtimes add up in different orders, which gives
-#: differences of about 1e-6 for actions of order 1.
-TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -175,15 +167,6 @@ def golden_json(golden: Golden) -> str:
     return json.dumps({k: v.tolist() for k, v in vars(golden).items() if v is not None})
 
 
-def open_session(data: bytes) -> Any:
-    """An ONNX Runtime session on one thread: a small network gains nothing from more."""
-    options: Any = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors come as exceptions; do not print them, too
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
 def _verified(data: bytes, source: str) -> Bundle:
     if not data:
         raise BundleError("it is empty")
@@ -205,7 +188,7 @@ def _verified(data: bytes, source: str) -> Bundle:
     contract = _contract(file.metadata[CONTRACT_KEY])
     golden = _golden(file.metadata[GOLDEN_KEY], contract)
     actuator = read_actuator_part(file.metadata.get(ACTUATOR_KEY), contract)
-    _reproduce(data, contract, golden)
+    require_reproduced(data, contract, golden)
     stamp = file.metadata.get(EVALUATION_KEY)
     return Bundle(
         contract=contract,
@@ -249,42 +232,3 @@ def _golden(text: str, contract: PolicyContract) -> Golden:
         if not np.isfinite(array).all():
             raise BundleError(f"golden vectors: {name} has numbers that are not finite")
     return golden
-
-
-def _reproduce(data: bytes, contract: PolicyContract, golden: Golden) -> None:
-    """Refuse a graph that has other inputs or outputs, or gives other numbers on this computer."""
-    session = open_session(data)
-    inputs, outputs = session.get_inputs(), session.get_outputs()
-    takes, gives = inputs_of(contract), outputs_of(contract)
-    if [i.name for i in inputs] != list(takes) or [o.name for o in outputs] != list(gives):
-        found = f"{[i.name for i in inputs]} -> {[o.name for o in outputs]}"
-        state = "no state" if contract.state is None else "a state"
-        raise BundleError(
-            f"its graph is {found}; expected {list(takes)} -> {list(gives)}, since its contract "
-            f"has {state}"
-        )
-    sizes = [*takes.values(), *gives.values()]
-    for port, size in zip([*inputs, *outputs], sizes, strict=True):
-        shape = port.shape
-        if port.type != "tensor(float)" or len(shape) != 2 or shape[1] not in {size, None}:
-            raise BundleError(
-                f"{port.name!r} is {port.type} {shape}; expected tensor(float) [batch, {size}]"
-            )
-        if isinstance(shape[0], int):
-            raise BundleError(f"{port.name!r} has a fixed batch of {shape[0]}; export it dynamic")
-    # All at once and one alone: a batch size that was baked in shows in one of them.
-    for rows in (slice(None), slice(0, 1)):
-        feeds = (golden.observation, golden.hidden)
-        wanted = (golden.mean, golden.log_std, golden.hidden_next)
-        known = {name: x[rows] for name, x in zip(takes, feeds, strict=False) if x is not None}
-        for name, got, array in zip(gives, session.run(list(gives), known), wanted, strict=False):
-            assert array is not None  # a golden vector for every output, see `_golden`
-            expected = array[rows]
-            if got.shape != expected.shape:
-                raise BundleError(f"{name} comes out as {got.shape}; expected {expected.shape}")
-            error = float(np.abs(got - expected).max())
-            if not error <= TOLERANCE:  # also where it is NaN
-                raise BundleError(
-                    f"this computer does not reproduce its golden vectors: {name} is off by "
-                    f"{error:.2g}, allowed {TOLERANCE:.0e}"
-                )

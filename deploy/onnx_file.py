@@ -28,6 +28,11 @@ OPERATORS = frozenset(
     | {"Squeeze", "Sub", "Tanh", "Transpose", "Unsqueeze"}
 )
 
+#: What ``Cast`` may make, by their numbers in ``onnx.proto3``: float, float16, double, bfloat16. A
+#: whole number that is made of an observation could decide how large an array becomes, and then no
+#: trial would tell how much memory a policy takes.
+FLOATS = frozenset({1, 10, 11, 16})
+
 #: Domains of the standard operators; the empty name is the usual spelling.
 DOMAINS = frozenset({"", "ai.onnx"})
 
@@ -158,12 +163,15 @@ def _check_graph(graph: memoryview, allowed: frozenset[str] | None) -> set[str]:
 
 def _check_node(node: memoryview, allowed: frozenset[str] | None) -> str:
     name, domain = "", ""
+    made: set[int] = set()
     for number, value, _ in _fields(node):
         if number == 4:  # NodeProto.op_type
             name = _decoded(value)
         elif number == 7:  # .domain
             domain = _decoded(value)
         elif number == 5:  # .attribute
+            if _text(value, 1) == "to":
+                made.add(_number(value, 3))
             for inner, content, _ in _fields(_message(value)):
                 if inner in {6, 11}:  # AttributeProto.g, .graphs
                     raise BundleError(f"operator {name!r} contains a graph of its own")
@@ -175,6 +183,8 @@ def _check_node(node: memoryview, allowed: frozenset[str] | None) -> str:
         raise BundleError(f"operator {name!r} is of the unknown domain {domain!r}")
     if allowed is not None and name not in allowed:
         raise BundleError(f"operator {name!r} is none that a policy needs")
+    if allowed is not None and name == "Cast" and not made <= FLOATS:
+        raise BundleError("operator 'Cast' makes other numbers than floats, which no policy needs")
     return name
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from deploy.bundle import Bundle, open_session
+from deploy.bundle import Bundle
+from deploy.golden_run import open_session
 from deploy.ports import INPUT, inputs_of, outputs_of
 from real.contract import PolicyContract
 from real.errors import FerryError

@@ -17,12 +17,12 @@ from deploy.bundle import (
     CONTRACT_KEY,
     DIGEST_KEY,
     GOLDEN_KEY,
-    TOLERANCE,
     golden_json,
     parse_bundle,
 )
 from deploy.onnx_file import read_onnx, replace_file, with_metadata
 from deploy.policy import OnnxPolicy
+from deploy.reproduction import TOLERANCE
 from real.contract import PolicyContract
 from real.errors import FerryError
 from sim.actuator_file import read_actuator

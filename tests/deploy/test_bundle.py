@@ -193,6 +193,7 @@ def test_random_bytes_are_refused_and_nothing_else_escapes(data):
 
 
 # Without the digest in the way, so that the later checks meet the damage, too.
+@pytest.mark.usefixtures("same_process")
 @settings(max_examples=200)
 @given(place=st.integers(0, len(GOOD) - 1), value=st.integers(1, 255))
 def test_damage_under_a_fitting_digest_loads_a_working_bundle_or_is_refused(place, value):

@@ -15,6 +15,7 @@ from deploy.contract_check import contract_problems
 from deploy.onnx_file import read_onnx, with_metadata, without_metadata
 from deploy.policy import OnnxPolicy
 
+pytestmark = pytest.mark.usefixtures("same_process")
 SHIPPED = (Path(ferry.__file__).parent / "configs" / "bundles" / "a1_walk.onnx").read_bytes()
 #: Without its digest, so that a fitting one can be put under damaged bytes.
 BARE = without_metadata(SHIPPED, DIGEST_KEY)

@@ -1,0 +1,101 @@
+"""Whether this computer reproduces a bundle's golden vectors, tried where it can do no harm."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from deploy import golden_run
+from deploy.onnx_file import BundleError
+from deploy.ports import inputs_of, outputs_of
+from real.contract import Golden, PolicyContract
+
+#: Largest difference from the golden vectors. Runtimes add up in different orders, which gives
+#: differences of about 1e-6 for actions of order 1.
+TOLERANCE = 1e-5
+
+#: What trying a bundle may take beside the runtime itself [bytes], [s of a core], [s]. The largest
+#: file that is read, 32 MiB, takes four times its size.
+MEMORY_BYTES = 512 * 1024 * 1024
+CPU_S = 20
+PATIENCE_S = 120.0
+
+#: What ONNX Runtime and Python say where there is no memory left.
+_NO_MEMORY = ("memoryerror", "bad_alloc", "bad allocation", "allocate memory", "allocation fail")
+
+
+def require_reproduced(data: bytes, contract: PolicyContract, golden: Golden) -> None:
+    """Refuse a graph that has other inputs or outputs, or gives other numbers on this computer.
+
+    Args:
+        data: the file, read and found to be one of ordinary operators.
+        contract: the contract in it.
+        golden: the golden vectors in it.
+
+    Raises:
+        BundleError: it differs, takes more memory or time than a policy may, or the runtime fails.
+    """
+    takes, gives = inputs_of(contract), outputs_of(contract)
+    feeds = [golden.observation, *([] if golden.hidden is None else [golden.hidden])]
+    wanted = [golden.mean, golden.log_std]
+    if golden.hidden_next is not None:
+        wanted.append(golden.hidden_next)
+    problem = problem_apart(data, takes, gives, feeds, wanted, TOLERANCE)
+    if any(word in problem.lower() for word in _NO_MEMORY):
+        problem = f"it takes more than {MEMORY_BYTES // 2**20} MiB of memory, as no policy does"
+    if problem:
+        raise BundleError(problem)
+
+
+def problem_apart(
+    data: bytes,
+    takes: golden_run.Ports,
+    gives: golden_run.Ports,
+    given: list[golden_run.Float32],
+    wanted: list[golden_run.Float32],
+    tolerance: float,
+) -> str:
+    """:func:`deploy.golden_run.problem_of` in a process of its own, which may end in any way."""
+    told = {
+        "takes": dict(takes),
+        "gives": dict(gives),
+        "tolerance": tolerance,
+        "memory_bytes": MEMORY_BYTES,
+        "cpu_s": CPU_S,
+    }
+    archive = io.BytesIO()
+    arrays: dict[str, Any] = {
+        "told": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8),
+        "model": np.frombuffer(data, dtype=np.uint8),
+        **{f"given/{name}": array for name, array in zip(takes, given, strict=True)},
+        **{f"wanted/{name}": array for name, array in zip(gives, wanted, strict=True)},
+    }
+    np.savez(archive, **arrays)
+    try:
+        # -P: what lies beside the file must not pass for modules of Python's own.
+        ended = subprocess.run(
+            [sys.executable, "-P", golden_run.__file__],
+            input=archive.getvalue(),
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"its golden vectors did not come out within {PATIENCE_S:g} s"
+    except OSError as error:
+        return f"no process to try it in could be started: {error.strerror or error}"
+    if ended.returncode == 0:
+        return str(json.loads(ended.stdout)["problem"])
+    if ended.returncode == -signal.SIGXCPU:
+        return f"it takes more than {CPU_S} s to compute, as no policy does"
+    if ended.returncode < 0:
+        name = signal.Signals(-ended.returncode).name
+        return f"the process that tried its golden vectors was killed by {name}"
+    said = ended.stderr.decode(errors="replace").strip().splitlines()
+    return f"the process that tried its golden vectors ended: {said[-1] if said else '?'}"
