@@ -7,29 +7,25 @@ five processes run.
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.metadata
-import importlib.util
-import inspect
 import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from deploy.agreement import require_imu
 from deploy.bundle import Bundle, read_bundle
 from deploy.evaluation_stamp import strictest
-from deploy.graph import SIMULATORS, RobotChoice
+from deploy.graph import RobotChoice
 from deploy.parameters import read_parameter_file
+from deploy.plugin_check import check_plugin, is_installed
 from deploy.signing import configured_keys
 from deploy.sim_world import WorldWish, in_its_world
 from real.config import config_path
 from real.contract import RobotContract
-from real.errors import ConfigError, FerryError, nearest
+from real.errors import ConfigError, FerryError
 from real.log_parts import SUFFIX
-from real.robot_io import PlannedWorld
 from real.spec import RobotSpec, load_robot
 
 #: Message packages of the wire.
@@ -127,7 +123,8 @@ def preflight(
     policy.contract.require_match(robot)
     require_imu(policy.contract)
     stood = in_its_world(policy, choice, world or WorldWish(), folder=folder)
-    checked, words = _check_plugin(stood, spec)
+    unguarded = given.get("robot_node", {}).get("allow_no_firmware_timeout", False)
+    checked, words = check_plugin(stood, spec, unguarded=bool(unguarded))
     if record is not None:
         _check_record(record)
     return Cleared(policy, robot, checked, minimum, words)
@@ -155,7 +152,7 @@ def require_ros() -> None:
             two distributions are.
     """
     _require_one_distribution()
-    missing = [n for n in ("rclpy", *MESSAGE_PACKAGES) if not _installed(n)]
+    missing = [n for n in ("rclpy", *MESSAGE_PACKAGES) if not is_installed(n)]
     if missing:
         raise FerryError(
             f"ROS 2 is not installed here ({', '.join(missing)} missing): on x86-64 Linux "
@@ -209,97 +206,6 @@ def _require_import() -> None:
         f"ROS 2 is installed here but cannot be imported by {sys.executable}: {why}; is it a build "
         "for another Python, or was another workspace sourced in this terminal?"
     )
-
-
-def _installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ImportError:
-        return False
-
-
-def _check_plugin(choice: RobotChoice, spec: RobotSpec) -> tuple[RobotChoice, str]:
-    """Find the plug-in; its class also says whether it simulates, and in which world."""
-    module_name, _, class_name = choice.plugin.partition(":")
-    try:
-        found = importlib.util.find_spec(module_name)
-    except ImportError as error:
-        raise FerryError(f"robot plug-in {choice.plugin!r}: {error}") from error
-    if found is None:
-        raise FerryError(
-            f"robot plug-in {choice.plugin!r}: there is no module {module_name!r}; install it, or "
-            "start where it lies"
-        )
-    if choice.simulated:
-        _check_simulator(choice)
-    try:
-        module = importlib.import_module(module_name)
-    # A driver's import runs a vendor's code; whatever it raises, the answer is the same.
-    except Exception as error:
-        raise FerryError(
-            f"robot plug-in {choice.plugin!r}: importing {module_name!r} failed "
-            f"({type(error).__name__}: {error})"
-        ) from error
-    kind = getattr(module, class_name, None)
-    if kind is None:
-        known = [n for n, value in vars(module).items() if isinstance(value, type)]
-        raise FerryError(
-            f"robot plug-in {choice.plugin!r}: {module_name} has no {class_name!r}"
-            f"{nearest(class_name, known)}"
-        )
-    if not isinstance(kind, type):
-        raise FerryError(
-            f"robot plug-in {choice.plugin!r}: {class_name!r} is a {type(kind).__name__}; expected "
-            "a class with the methods of real.robot_io.RobotIO"
-        )
-    _check_options(choice, cast("type[Any]", kind))
-    simulated = getattr(kind, "simulated", False) is True
-    found_out = RobotChoice(choice.plugin, simulated=simulated, options=choice.options)
-    return found_out, _planned_world(found_out, kind, spec) if simulated else ""
-
-
-def _planned_world(choice: RobotChoice, kind: object, spec: RobotSpec) -> str:
-    """What a simulated robot will stand in; empty where its class does not say it."""
-    if not isinstance(kind, PlannedWorld):
-        return ""
-    try:
-        return kind.planned_world(spec, choice.options)
-    except TypeError as error:
-        raise FerryError(
-            f"robot plug-in {choice.plugin!r}: options {dict(choice.options)}: {error}"
-        ) from error
-
-
-def _check_options(choice: RobotChoice, kind: type[Any]) -> None:
-    """Refuse options that the plug-in's class does not take, or lacks."""
-    try:
-        parameters = inspect.signature(kind).parameters
-    except (TypeError, ValueError):
-        return  # of a compiled class, say; the robot node will see
-    named = {
-        name: parameter.default is inspect.Parameter.empty
-        for name, parameter in list(parameters.items())[1:]  # the first is the robot
-        if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
-    }
-    anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for name in choice.options:
-        if name not in named and not anything:
-            raise FerryError(
-                f"robot plug-in {choice.plugin!r} has no option {name!r}{nearest(name, named)}; "
-                f"it has: {', '.join(named) or 'none'}"
-            )
-    lacking = [name for name, must in named.items() if must and name not in choice.options]
-    if lacking:
-        raise FerryError(
-            f"robot plug-in {choice.plugin!r} needs the option {lacking[0]}: add "
-            f"--option {lacking[0]}=..."
-        )
-
-
-def _check_simulator(choice: RobotChoice) -> None:
-    for engine, extra in (("pybullet", "pybullet"), ("mujoco", "train")):
-        if SIMULATORS[engine] == choice.plugin and not _installed(engine):
-            raise FerryError(f"{engine} is not installed: pip install 'ferry[{extra}]'")
 
 
 def _check_record(path: Path) -> None:

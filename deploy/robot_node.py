@@ -28,7 +28,7 @@ from deploy.robot_loop import RobotLoop
 from deploy.timing import Histogram, Rate
 from deploy.vitals_wire import VitalsOut
 from real.errors import FerryError
-from real.robot_io import RobotIO, drawn_world, load_plugin
+from real.robot_io import RobotIO, drawn_world, load_plugin, require_firmware_timeout
 from real.signals import RobotState
 from real.spec import RobotSpec
 
@@ -177,12 +177,8 @@ class RobotNode(ManagedNode):
         if not isinstance(keywords, dict):
             raise FerryError(f"plugin_options {options!r}: expected a JSON object")
         robot = load_plugin(plugin, spec, options=cast("dict[str, Any]", keywords))
-        if not robot.simulated and robot.command_timeout_s is None and not self._unguarded:
-            raise FerryError(
-                f"robot plug-in {plugin!r} declares no command_timeout_s: if this process hangs, "
-                "nothing stops the robot. Use a driver with a firmware time-out, or set "
-                "allow_no_firmware_timeout"
-            )
+        if not self._unguarded:
+            require_firmware_timeout(robot, plugin)
         return robot
 
     # ------------------------------------------------------------ the loop's thread

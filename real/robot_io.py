@@ -7,6 +7,7 @@ A plug-in is a class named ``module:Class``; the robot node builds it with the
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -45,12 +46,14 @@ class GroundTruth:
 class RobotIO(Protocol):
     """One robot (N = 1).
 
+    To build one touches nothing: one is built to look at what it declares, and closed, before the
+    graph starts. :meth:`start` opens the connection.
+
     Attributes:
         period_s: how often the robot node must call :meth:`exchange` [s]. For a simulated robot
             it is the time that each call advances.
         command_timeout_s: after how long without :meth:`exchange` the robot stops by itself,
-            in firmware, not in Python. None where the driver cannot: the robot node refuses it on
-            hardware.
+            in firmware, not in Python. None where the driver cannot: it is refused on hardware.
         simulated: whether this is a simulation (decides discovery range and domain defaults).
     """
 
@@ -71,8 +74,29 @@ class RobotIO(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop safely and release everything. May be called twice."""
+        """Stop safely and release everything. May be called twice, and before :meth:`start`."""
         ...
+
+
+def require_firmware_timeout(robot: RobotIO, plugin: str) -> None:
+    """Refuse hardware that nothing stops if Python hangs.
+
+    Args:
+        robot: built from the plug-in; a simulated one passes.
+        plugin: what to call it.
+
+    Raises:
+        FerryError: it declares no time-out, or one that is no time.
+    """
+    timeout_s = robot.command_timeout_s
+    if robot.simulated or (timeout_s is not None and 0.0 < timeout_s < math.inf):
+        return
+    found = "no command_timeout_s" if timeout_s is None else f"command_timeout_s = {timeout_s}"
+    raise FerryError(
+        f"robot plug-in {plugin!r} declares {found}: if robot_node hangs, nothing stops the "
+        "robot. Use a driver with a time-out in firmware and declare it in seconds, or set "
+        "robot_node's parameter allow_no_firmware_timeout (a parameter file: --params)"
+    )
 
 
 @runtime_checkable

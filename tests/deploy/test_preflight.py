@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import replace
@@ -18,19 +19,45 @@ from tests.deploy.stand_bundle import other_gain, stand_contract, write_bundle
 LOOP = RobotChoice(LOOPBACK, simulated=True)
 
 DRIVER = """
-class Robot:
+from real.loopback import LoopbackRobot
+
+class Robot(LoopbackRobot):
     simulated = False
+    closed = 0
+
+    def __init__(self, robot):
+        super().__init__(robot)
+
+    def start(self):
+        raise AssertionError("opened before a node started")
+
+    def close(self):
+        type(self).closed += 1
+        super().close()
 
 class Fake:
     simulated = True
 
-class Serial:
+class Serial(LoopbackRobot):
     simulated = False
-    def __init__(self, robot, port, *, speed=115200): ...
+    def __init__(self, robot, port, *, speed=115200):
+        super().__init__(robot)
 
-class Open:
+class Open(LoopbackRobot):
     simulated = False
-    def __init__(self, robot, **settings): ...
+    def __init__(self, robot, **settings):
+        super().__init__(robot)
+
+class Hanging(LoopbackRobot):
+    simulated = False
+    def __init__(self, robot, *, timeout=None):
+        super().__init__(robot)
+        self.command_timeout_s = timeout
+
+class Broken(LoopbackRobot):
+    simulated = False
+    def __init__(self, robot):
+        raise OSError("no such device")
 """
 
 
@@ -158,6 +185,42 @@ def test_an_unreadable_bundle_is_one_sentence(tmp_path):
 @pytest.mark.ros
 @pytest.mark.patient
 @pytest.mark.usefixtures("driver")
+def test_a_driver_is_built_and_closed_and_not_opened(bundle):
+    import driver_of_mine  # type: ignore[import-not-found]
+
+    driver_of_mine.Robot.closed = 0
+    preflight(bundle, choose_robot("driver_of_mine:Robot"))
+    assert driver_of_mine.Robot.closed == 1
+
+
+@pytest.mark.ros
+@pytest.mark.patient
+@pytest.mark.usefixtures("driver")
+@pytest.mark.parametrize(
+    ("timeout", "found"),
+    [
+        (None, "no command_timeout_s"),
+        (0.0, "command_timeout_s = 0.0"),
+        (-1.0, "command_timeout_s = -1.0"),
+        (math.inf, "command_timeout_s = inf"),
+        (math.nan, "command_timeout_s = nan"),
+    ],
+)
+def test_hardware_that_nothing_stops_is_refused_unless_somebody_answers_for_it(
+    bundle, tmp_path, timeout, found
+):
+    robot = choose_robot("driver_of_mine:Hanging", options={"timeout": timeout})
+    with pytest.raises(FerryError, match=rf"declares {found}: .*allow_no_firmware_timeout"):
+        preflight(bundle, robot)
+    params = tmp_path / "params.yaml"
+    params.write_text("robot_node: {ros__parameters: {allow_no_firmware_timeout: true}}\n")
+    assert preflight(bundle, robot, params=params).choice.plugin == robot.plugin
+    preflight(bundle, choose_robot("driver_of_mine:Hanging", options={"timeout": 0.1}))
+
+
+@pytest.mark.ros
+@pytest.mark.patient
+@pytest.mark.usefixtures("driver")
 def test_a_driver_says_by_its_class_whether_it_is_simulated(bundle):
     assert not preflight(bundle, choose_robot("driver_of_mine:Robot")).choice.simulated
     assert preflight(bundle, choose_robot("driver_of_mine:Fake")).choice.simulated
@@ -173,6 +236,7 @@ def test_a_driver_says_by_its_class_whether_it_is_simulated(bundle):
         ("no_package.driver:Robot", "no_package"),
         ("driver_of_mine:Robto", "did you mean 'Robot'"),
         ("broken_driver:Robot", "OSError: no such device"),
+        ("driver_of_mine:Broken", "cannot be built .*OSError: no such device"),
         ("real.loopback:nq", r"has no 'nq'$"),
         ("json:dumps", "'dumps' is a function; expected a class"),
     ],

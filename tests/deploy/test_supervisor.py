@@ -133,14 +133,14 @@ def test_a_robot_that_lies_on_its_side_is_not_armed_and_the_reason_is_the_answer
     assert result.graph.exit_codes["operator_node"] == 1
 
 
-def test_a_driver_without_a_firmware_time_out_is_refused_on_hardware(bundle, tmp_path, monkeypatch):
+def test_a_driver_that_cannot_open_ends_the_graph_in_its_own_words(bundle, tmp_path, monkeypatch):
     (tmp_path / "bare_driver.py").write_text(
+        "from real.errors import FerryError\n"
         "from real.loopback import LoopbackRobot\n"
         "class Bare(LoopbackRobot):\n"
         "    simulated = False\n"
-        "    def __init__(self, robot):\n"
-        "        super().__init__(robot)\n"
-        "        self.command_timeout_s = None\n"
+        "    def start(self):\n"
+        "        raise FerryError('the bus is not there')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -152,7 +152,7 @@ def test_a_driver_without_a_firmware_time_out_is_refused_on_hardware(bundle, tmp
     assert rows["logs of the nodes"] == str(result.graph.log_dir)
     assert result.graph.log_dir.is_dir()
     shutil.rmtree(result.graph.log_dir)
-    assert "declares no command_timeout_s" in result.reason
+    assert "the bus is not there" in result.reason
 
 
 def test_mistakes_are_found_before_a_process_starts(bundle, tmp_path):
