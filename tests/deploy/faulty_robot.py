@@ -72,7 +72,7 @@ class WarmRobot(LoopbackRobot):
 
 
 class Voice:
-    """A robot that the test plays: A1 in its default pose at 100 Hz, and its faults.
+    """A robot that the test plays, in its default pose at 100 Hz, and its faults.
 
     Attributes:
         names, q: joints as they are published.
@@ -82,21 +82,21 @@ class Voice:
         shift_ns: what is added to them.
     """
 
-    def __init__(self, probe, *, qos=LATCHED, states=RELIABLE):
-        node = probe.node
-        self.names, self.q = list(A1.joint_names), np.array(A1.q_default)
+    def __init__(self, probe, *, robot=A1, qos=LATCHED, states=RELIABLE):
+        node, self._robot = probe.node, robot
+        self.names, self.q = list(robot.joint_names), np.array(robot.q_default)
         self.rate, self.gyro_factor = 0.0, 1.0
         self.frozen, self.shift_ns, self.stamp_ns = False, 0, 0
         self._yaw, self._last_s = 0.0, time.monotonic()
         self._intro = node.create_publisher(String, "/robot/contract", qos)
-        self._intro.publish(String(data=contract_of(A1).to_json()))
+        self._intro.publish(String(data=contract_of(robot).to_json()))
         self._joints = node.create_publisher(JointState, "/joint_states", states)
         self._imu = node.create_publisher(Imu, "/imu/data", states)
         node.create_timer(0.01, self._speak)
 
     def heal(self):
         self.__dict__.update(frozen=False, rate=0.0, gyro_factor=1.0)
-        self.names, self.q = list(A1.joint_names), np.array(A1.q_default)
+        self.names, self.q = list(self._robot.joint_names), np.array(self._robot.q_default)
 
     def _speak(self):
         now_s = time.monotonic()
@@ -104,13 +104,17 @@ class Voice:
         self._last_s = now_s
         if not self.frozen:
             self.stamp_ns = time.time_ns() + self.shift_ns
-        joints = JointState(name=self.names, position=self.q, velocity=np.zeros(12))
+        joints = JointState(name=self.names, position=self.q, velocity=np.zeros(len(self.q)))
+        set_stamp(joints.header.stamp, self.stamp_ns)
+        if self._robot.imu_link is not None:
+            self._imu.publish(self._felt())
+        self._joints.publish(joints)
+
+    def _felt(self):
         imu = Imu()
-        imu.header.frame_id = A1.base_link
+        imu.header.frame_id = self._robot.base_link
         set_quaternion(imu.orientation, from_rpy([0.0, 0.0, self._yaw]))
         set_vector(imu.angular_velocity, np.array([0.0, 0.0, self.rate * self.gyro_factor]))
         set_vector(imu.linear_acceleration, np.array([0.0, 0.0, 9.81]))
-        for message in (joints, imu):
-            set_stamp(message.header.stamp, self.stamp_ns)
-        self._imu.publish(imu)
-        self._joints.publish(joints)
+        set_stamp(imu.header.stamp, self.stamp_ns)
+        return imu

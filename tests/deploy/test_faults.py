@@ -22,7 +22,7 @@ from sensor_msgs.msg import JointState
 from deploy.graph import RobotChoice, graph
 from tests.deploy.faulty_robot import A1, Voice
 from tests.deploy.ros_probe import LATCHED, RELIABLE, describe, positions, running
-from tests.deploy.stand_bundle import write_bundle
+from tests.deploy.stand_bundle import stand_contract, write_bundle
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(300)]
 
@@ -92,6 +92,29 @@ def test_a_fault_of_a_robots_states_ends_in_damp_and_says_why(tmp_path, fault, w
         else:
             pytest.fail(f"{who} never said {words!r}: {probe.diagnostics}")
         probe.until(lambda: not len(probe.commands[-1].position), "an empty command")
+
+
+def test_a_robot_that_publishes_its_joints_in_another_order_is_the_same_to_the_policy(tmp_path):
+    pose = DEFAULT + np.linspace(-0.1, 0.1, 12)  # each joint where no other is
+    order = np.random.default_rng(2).permutation(12)
+    part = stand_contract().observation.slices()["joint_pos"]
+    with running(describe(tmp_path, without=("robot_node",)), tmp_path) as (_, probe):
+        voice = Voice(probe)
+        voice.q = pose.copy()
+        probe.arm()
+        for _ in range(2):
+            seen = len(probe.steps) + 2  # the last of the order before may be on its way
+            probe.until(lambda seen=seen: len(probe.steps) > seen, "a step of the policy")
+            np.testing.assert_allclose(probe.steps[-1].observation[part], pose - DEFAULT, atol=1e-6)
+            voice.names, voice.q = [NAMES[i] for i in order], pose[order]
+            stamp_ns = voice.stamp_ns
+            probe.until(
+                lambda stamp_ns=stamp_ns: probe.steps[-1].stamp_ns > stamp_ns, "a step after it"
+            )
+        assert probe.modes[-1] == "RUN"
+        written = set(probe.states[-1].name)
+        assert list(probe.states[-1].name) == voice.names
+        assert written == set(NAMES)
 
 
 def test_an_emergency_stop_holds_while_joints_are_moved_and_the_policy_goes_on(tmp_path):
