@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any, Self, cast
 
-from deploy.punctual import settle_memory, sharpen_timers
+from deploy.punctual import settle_memory, sharpen_timers, take_priority
 from deploy.timing import Histogram
 
 #: How long its end is waited for [s].
@@ -27,17 +27,18 @@ class BareLoop:
 
     Args:
         rate: of its deadlines [Hz].
+        priority: of real time; see :func:`deploy.punctual.take_priority`.
     """
 
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
+    def __init__(self, rate: int, *, priority: int = 0) -> None:
+        self.rate, self._priority = rate, priority
         #: What :func:`keep` returned; empty before the end, and where it did not end well.
         self.result: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         """Start it."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.bare_loop", str(self._rate)],
+            [sys.executable, "-m", "deploy.bare_loop", str(self.rate), str(self._priority)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the graph; this one ends with its input
@@ -98,7 +99,7 @@ def keep(rate: int, stop: threading.Event, anew: threading.Event) -> dict[str, A
 
 
 def main() -> None:
-    """``python -m deploy.bare_loop RATE``, until its standard input is closed; prints JSON."""
+    """``python -m deploy.bare_loop RATE PRIORITY``, until its input is closed; prints JSON."""
     stop, anew = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -106,10 +107,12 @@ def main() -> None:
             anew.set()
         stop.set()
 
+    rate, priority = map(int, sys.argv[1:])
+    take_priority(priority)
     sharpen_timers()
     settle_memory()
     threading.Thread(target=watch, daemon=True).start()
-    sys.stdout.write(json.dumps(keep(int(sys.argv[1]), stop, anew)) + "\n")
+    sys.stdout.write(json.dumps(keep(rate, stop, anew)) + "\n")
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def bench_deploy(
     seconds: float = 30.0,
     bundle: Path = BUNDLE,
     rates: Sequence[int] = RATES,
+    priority: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Measure; see the module.
@@ -66,6 +67,7 @@ def bench_deploy(
             before them.
         bundle: the policy to run. Of its contract all but the control period is kept.
         rates: of control, some of :data:`RATES` [Hz]; a run of the graph for each, in turns.
+        priority: of real time, for the nodes and the bare loop; 0: none.
         progress: called several times a second.
 
     Returns:
@@ -78,11 +80,12 @@ def bench_deploy(
         beside it that does nothing else, see :mod:`deploy.bare_loop`: ``missed`` by rate,
         ``period_error_ms_p99`` and ``_max``;
         ``rss_growth_mib`` of all nodes together after warm-up, the largest of the runs [MiB];
-        ``safety_stops``: runs that a pause ended and that were begun anew; ``seconds``.
+        ``safety_stops``: runs that a pause ended and that were begun anew; ``realtime_priority``;
+        ``seconds``.
 
     Raises:
-        FerryError: ROS 2 is not installed, a rate is none of :data:`RATES`, or the graph does not
-            run through.
+        FerryError: ROS 2 is not installed, a rate is none of :data:`RATES`, the priority is not
+            permitted, or the graph does not run through.
     """
     chosen = _chosen(rates)
     require_ros()
@@ -91,7 +94,7 @@ def bench_deploy(
     tick_s = min(max(0.1 * seconds, 1.0), 10.0)
     say(0.0, tick_s, "controller tick")
     tick = tick_times_us(whole, seconds=tick_s)
-    runs = {rate: _run_at(whole, rate, seconds, say) for rate in chosen}
+    runs = {rate: _run_at(whole, rate, seconds, say, priority) for rate in chosen}
     return {
         "tick_us": {"p50": _percentile(tick, 50), "p99": _percentile(tick, 99)},
         "message_to_command_ms": {
@@ -109,6 +112,7 @@ def bench_deploy(
         },
         "rss_growth_mib": max(run.growth_mib for run in runs.values()),
         "safety_stops": sum(run.stops for run in runs.values()),
+        "realtime_priority": priority,
         "seconds": seconds,
     }
 
@@ -147,6 +151,7 @@ def table_rows(result: Mapping[str, Any]) -> dict[str, str]:
         ),
         "growth of memory": f"{result['rss_growth_mib']:.2f} MiB",
         "stops by long pauses": str(result["safety_stops"]),
+        "real-time priority": str(result["realtime_priority"] or "none"),
         "seconds at each rate": f"{result['seconds']:g}",
     }
 
@@ -220,12 +225,12 @@ class _Run:
         return int(self.robot["steps"] - self.robot["steps_before"]) + self.missed
 
 
-def _run_at(bundle: Bundle, rate: int, seconds: float, say: Progress) -> _Run:
+def _run_at(bundle: Bundle, rate: int, seconds: float, say: Progress, priority: int) -> _Run:
     why = ""
     for tries in range(TRIES):
         with tempfile.TemporaryDirectory(prefix="ferry-bench-") as folder:
-            described = at_rate(bundle, rate, Path(folder), seconds=seconds)
-            done = _run(described, Path(folder), rate, seconds, say)
+            described = at_rate(bundle, rate, Path(folder), seconds=seconds, priority=priority)
+            done = _run(described, Path(folder), BareLoop(rate, priority=priority), seconds, say)
         if isinstance(done, str):
             why = done
             continue
@@ -236,7 +241,7 @@ def _run_at(bundle: Bundle, rate: int, seconds: float, say: Progress) -> _Run:
     )
 
 
-def at_rate(bundle: Bundle, rate: int, folder: Path, *, seconds: float) -> Graph:
+def at_rate(bundle: Bundle, rate: int, folder: Path, *, seconds: float, priority: int = 0) -> Graph:
     """The graph of a bundle and the loopback robot with a control rate of one's choice.
 
     Args:
@@ -244,6 +249,7 @@ def at_rate(bundle: Bundle, rate: int, folder: Path, *, seconds: float) -> Graph
         rate: of control and of the robot's loop [Hz].
         folder: for the files that the nodes read.
         seconds: how long the operator keeps the robot running [s].
+        priority: of real time, of the three nodes that have one.
     """
     contract = dataclasses.replace(bundle.contract, control_dt_s=1.0 / rate)
     bare = bundle.model_bytes
@@ -263,6 +269,8 @@ def at_rate(bundle: Bundle, rate: int, folder: Path, *, seconds: float) -> Graph
     still = np.zeros((max(1, round(seconds / 0.1)), contract.command.dim))
     schedule = folder / "schedule.json"
     Schedule(0.1, contract.command.names, still).save(schedule)
+    params = folder / "params.yaml"
+    params.write_text(f"/**: {{ros__parameters: {{realtime_priority: {float(priority)}}}}}\n")
     return graph(
         policy,
         RobotChoice(LOOPBACK, simulated=True, options={"period_s": 1.0 / rate}),
@@ -270,13 +278,16 @@ def at_rate(bundle: Bundle, rate: int, folder: Path, *, seconds: float) -> Graph
         schedule=schedule,
         safety_settings=settings,
         watchdog_periods=PATIENCE,
+        params=params,
     )
 
 
-def _run(described: Graph, folder: Path, rate: int, seconds: float, say: Progress) -> _Run | str:
+def _run(
+    described: Graph, folder: Path, beside: BareLoop, seconds: float, say: Progress
+) -> _Run | str:
     """Run it once; why it did not run through, if so."""
     began, sizes = 0.0, list[tuple[float, int]]()
-    with BareLoop(rate) as bare, Supervisor(described, log_dir=folder) as run:
+    with beside as bare, Supervisor(described, log_dir=folder) as run:
         while (ended := run.ended()) is None:
             happened = run.poll(0.1)
             now = time.monotonic()
@@ -285,7 +296,7 @@ def _run(described: Graph, folder: Path, rate: int, seconds: float, say: Progres
                 bare.count_anew()
             if began and (not sizes or now - sizes[-1][0] >= 0.5):
                 sizes.append((now, _resident(run)))
-            say(min(now - began, seconds) if began else 0.0, seconds, f"{rate} Hz")
+            say(min(now - began, seconds) if began else 0.0, seconds, f"{beside.rate} Hz")
         node, code = ended
         failure = "" if node.finishes and code == 0 else run.why_ended(node, code)
     if failure:

@@ -33,6 +33,10 @@ def bench_deploy(
     bundle: Annotated[
         Path | None, typer.Option(help="A bundle (.onnx); else the A1 policy that ships.")
     ] = None,
+    realtime: Annotated[
+        int,
+        typer.Option(min=0, max=98, metavar="PRIORITY", help="SCHED_FIFO for the nodes; 0: none."),
+    ] = 0,
 ) -> None:
     """Time of a controller tick; latency, deadlines and memory of the ROS 2 graph at 50 and 200 Hz.
 
@@ -41,7 +45,7 @@ def bench_deploy(
     from deploy.bench import BUNDLE, RATES, table_rows
     from deploy.bench import bench_deploy as run
 
-    result = run(seconds=seconds, bundle=bundle or BUNDLE, rates=rate or RATES)
+    result = run(seconds=seconds, bundle=bundle or BUNDLE, rates=rate or RATES, priority=realtime)
     if as_json:
         typer.echo(json.dumps(result))
         return

@@ -1,15 +1,20 @@
 """Being on time with Python on a general kernel: timers, the interpreter's lock, its collector.
 
-None of this needs a privilege, and none of it makes Python hard real-time. What it is worth was
-measured with ``ferry bench deploy``; what each thing costs is said where it is done.
+Only :func:`take_priority` needs a privilege, and none of it makes Python hard real-time. What it is
+worth was measured with ``ferry bench deploy``; what each thing costs is said where it is done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
+import os
 import sys
 import time
+from pathlib import Path
+
+from real.errors import FerryError
 
 #: The last part of a wait is spent looking at the clock: at most so long [s], and no more than this
 #: share of the wait. A thread that sleeps wakes some 50 us late even with a sharp timer, and later
@@ -18,6 +23,8 @@ SPIN_S, SPIN_SHARE = 2e-4, 0.04
 #: How long a thread of a node may keep the interpreter's lock once another wants it [s]. Python's
 #: own 5 ms are a whole period at 200 Hz.
 SWITCH_S = 2e-4
+#: What the nodes' parameter ``realtime_priority`` is. 99 is left to the kernel's own threads.
+PRIORITY = "SCHED_FIFO priority of the process, 1 to 98; 0: none"
 #: ``PR_SET_TIMERSLACK`` of prctl(2).
 _TIMER_SLACK = 29
 
@@ -63,3 +70,38 @@ def settle_memory() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+def take_priority(priority: float) -> None:
+    """Run this process ahead of all ordinary ones: SCHED_FIFO of sched(7), for all its threads.
+
+    Threads that are there get it, DDS' among them, and hand it on to those that they start. A
+    node then waits for no other process once its message is there. One that never sleeps again
+    would keep a core, but for the 5 % that Linux leaves to others by default.
+
+    Args:
+        priority: 1 to 98; 0 changes nothing. Nodes read it as a number of any kind.
+
+    Raises:
+        FerryError: not a whole number, the system does not permit it, or has no such priorities.
+    """
+    if priority == 0:
+        return
+    if priority != int(priority):
+        raise FerryError(f"realtime_priority is {priority}; expected a whole number, 0 to 98")
+    try:
+        param = os.sched_param(int(priority))
+        for thread in Path("/proc/self/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                os.sched_setscheduler(int(thread.name), os.SCHED_FIFO, param)
+    except PermissionError as error:
+        raise FerryError(
+            f"realtime_priority is {priority}, which this user may not have: put the line "
+            "`@realtime - rtprio 98` into /etc/security/limits.d/realtime.conf and the user into "
+            "that group, and log in again (in a container: --cap-add=SYS_NICE); or leave it at 0"
+        ) from error
+    except (OSError, AttributeError) as error:
+        raise FerryError(
+            f"realtime_priority is {priority}, but this system has no such priorities "
+            f"({error}); it is Linux' own: leave it at 0"
+        ) from error

@@ -22,7 +22,7 @@ from deploy.introduction import contract_of, has_description, load_here
 from deploy.lifecycle import ManagedNode
 from deploy.links import Links, asked
 from deploy.node_base import run_node
-from deploy.punctual import share_the_interpreter
+from deploy.punctual import PRIORITY, share_the_interpreter, take_priority
 from deploy.records import ERROR, OK, WARN, OdometryWriter
 from deploy.robot_loop import RobotLoop
 from deploy.timing import Histogram, Rate
@@ -52,6 +52,7 @@ class RobotNode(ManagedNode):
 
     def __init__(self) -> None:
         super().__init__("robot_node")
+        take_priority(self.number("realtime_priority", 0.0, PRIORITY, low=0, high=98))
         self._name = self.text("robot", "a1", "name or file of the robot")
         self._plugin = self.text("plugin", "real.loopback:LoopbackRobot", "RobotIO, module:Class")
         self._options = self.text("plugin_options", "{}", "keyword arguments of the plug-in, JSON")

@@ -6,6 +6,7 @@ from typing import Any
 
 from deploy.lifecycle import ManagedNode
 from deploy.links import Links
+from deploy.punctual import PRIORITY, take_priority
 from deploy.state_stream import StateStream
 
 
@@ -18,6 +19,7 @@ class StateNode(ManagedNode):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        take_priority(self.number("realtime_priority", 0.0, PRIORITY, low=0, high=98))
         #: Pairs what comes; None until a robot has introduced itself that fits.
         self._stream: StateStream | None = None
 

@@ -78,6 +78,7 @@ def test_rates_are_those_two_and_each_is_run_once():
         },
         "rss_growth_mib": 0.0,
         "safety_stops": 0,
+        "realtime_priority": 20,
         "seconds": 2.0,
     }
     rows = table_rows(one)
@@ -104,4 +105,4 @@ def test_the_graph_runs_at_both_rates_and_every_number_is_there():
     assert 0.0 < result["tick_us"]["p50"] <= result["tick_us"]["p99"]
     assert math.isfinite(result["rss_growth_mib"])
     assert result["seconds"] == 2.0
-    assert len(table_rows(result)) == 9
+    assert len(table_rows(result)) == 10

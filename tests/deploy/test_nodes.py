@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +126,24 @@ def _check_recording(record, measured, *, known):
         counts = {c.topic: c.msgcount for c in bag.connections}
     assert counts["/joint_states"] == len(states)
     assert counts["/joint_command"] == len(moved)
+
+
+def test_told_to_the_three_nodes_of_the_loop_take_a_real_time_priority(tmp_path):
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    except PermissionError:
+        pytest.skip("this user may take no real-time priority")
+    described = describe(tmp_path, record=tmp_path / "walk.mcap")
+    for name in ("policy_node", "safety_node", "robot_node"):
+        described = with_parameters(described, name, realtime_priority=5.0)
+    with running(described, tmp_path) as (run, probe):
+        probe.arm()
+        for name, process in run.processes.items():
+            threads = [int(path.name) for path in Path(f"/proc/{process.pid}/task").iterdir()]
+            kinds = {os.sched_getscheduler(thread) for thread in threads}
+            expected = os.SCHED_OTHER if name == "recorder_node" else os.SCHED_FIFO
+            assert (name, kinds) == (name, {expected})
 
 
 def test_a_killed_policy_node_ends_in_damp_and_says_why(tmp_path):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy import punctual
 from deploy.graph import choose_robot, graph
 from deploy.parameters import OF_EVERY_NODE, SHIPPED, read_parameter_file, shipped
 from real.errors import FerryError
@@ -21,14 +22,18 @@ DECLARING = {"text": "", "needed": "", "number": None, "flag": None}
 
 def declared(node):
     """Name, default and description of every parameter that a node's source declares."""
-    # Nodes with a lifecycle have what all of those have, too.
+    # Nodes with a lifecycle, and those that live from states, have what all of those have, too.
     files = [f"{node}.py"] + (["lifecycle.py"] if node != "operator_node" else [])
+    files += ["state_listener.py"] if node in ("policy_node", "safety_node") else []
     calls = [c for f in files for c in ast.walk(ast.parse((DEPLOY / f).read_text()))]
     for call in calls:
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
             continue
         if call.func.attr in DECLARING and ast.unparse(call.func.value) == "self":
-            name, *rest = map(ast.literal_eval, call.args)
+            name, *rest = (
+                getattr(punctual, a.id) if isinstance(a, ast.Name) else ast.literal_eval(a)
+                for a in call.args
+            )
             needed = call.func.attr == "needed"
             yield name, "" if needed else rest[0], rest[0 if needed else 1]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -59,3 +60,49 @@ def test_what_is_there_is_out_of_the_collectors_way_and_what_comes_is_collected(
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def tried(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+PERMITTED = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))"
+
+
+def test_a_priority_is_of_all_threads_and_of_those_that_they_start_but_not_of_a_trial():
+    if tried(PERMITTED).returncode:
+        pytest.skip("this user may take no real-time priority")
+    done = tried(
+        "import os, threading\n"
+        "from deploy import golden_run\n"
+        "from deploy.punctual import take_priority\n"
+        "def kind(): return os.sched_getscheduler(0), os.sched_getparam(0).sched_priority\n"
+        "seen, go, told = {}, threading.Event(), threading.Event()\n"
+        "def before(): go.wait(); seen['before'] = kind(); told.set()\n"
+        "threading.Thread(target=before).start()\n"
+        "take_priority(0)\n"
+        "assert kind() == (os.SCHED_OTHER, 0)\n"
+        "take_priority(7)\n"
+        "go.set(); told.wait()\n"
+        "after = threading.Thread(target=lambda: seen.update(after=kind()))\n"
+        "after.start(); after.join()\n"
+        "seen['main'] = kind()\n"
+        "assert seen == dict.fromkeys(('before', 'after', 'main'), (os.SCHED_FIFO, 7)), seen\n"
+        "golden_run._ordinary()\n"
+        "assert kind() == (os.SCHED_OTHER, 0)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_priority_that_is_not_permitted_is_refused_with_what_to_do():
+    if not tried(PERMITTED).returncode and os.getuid() != 0:
+        pytest.skip("this user may take any priority")
+    done = tried(
+        "import os\n"
+        "from deploy.punctual import take_priority\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"  # nobody, who may not
+        "try: take_priority(20)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    assert done.stdout.startswith("FerryError realtime_priority is 20"), done.stderr
+    assert "/etc/security/limits.d/realtime.conf" in done.stdout
