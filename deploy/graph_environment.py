@@ -14,6 +14,12 @@ from real.errors import FerryError
 #: (OMG DDSI-RTPS 2.5, section 9.6.2.3; ip_local_port_range starts at 32768).
 HIGHEST_DOMAIN = 101
 
+#: Where Fast DDS looks for profiles, of Jazzy and of Kilted.
+PROFILES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
+
+#: The name of Fast DDS in ``RMW_IMPLEMENTATION``.
+FAST_DDS = "rmw_fastrtps_cpp"
+
 
 def graph_environment(*, simulated: bool, domain_id: int | None) -> dict[str, str]:
     """Variables that every process of a graph gets, on top of the inherited ones.
@@ -25,25 +31,46 @@ def graph_environment(*, simulated: bool, domain_id: int | None) -> dict[str, st
     Raises:
         FerryError: no domain is free.
     """
-    profile = str(Path(__file__).with_name("fastdds.xml"))
     # One thread per process: five processes share the robot's cores.
     out = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    for name in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
-        out[name] = os.environ.get(name, profile)
     if simulated:
-        # A demonstration must never move a robot on the network. Peers and discovery servers that
-        # the user's shell names are asked whatever the range; empty is the same as not set.
-        out["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
-        out["ROS_STATIC_PEERS"] = out["ROS_DISCOVERY_SERVER"] = ""
+        # A demonstration must never move a robot on the network.
+        out |= _on_this_computer()
         out["ROS_DOMAIN_ID"] = str(free_domain_id() if domain_id is None else domain_id)
-    elif domain_id is not None:
-        out["ROS_DOMAIN_ID"] = str(domain_id)
+    else:
+        out |= _profiles("fastdds.xml")
+        if domain_id is not None:
+            out["ROS_DOMAIN_ID"] = str(domain_id)
     # From a clone, the processes must find these packages wherever they are started.
     root = Path(__file__).parents[1]
     if root != Path(sysconfig.get_paths()["purelib"]):
         given = os.environ.get("PYTHONPATH", "")
         out["PYTHONPATH"] = os.pathsep.join([str(root), *([given] if given else [])])
     return out
+
+
+def _on_this_computer() -> dict[str, str]:
+    """Variables with which nobody beyond this computer is heard or told.
+
+    ROS's own range LOCALHOST adds shared memory, see ``fastdds.xml``; so Ferry's profile binds UDP
+    to the loopback interface, and ROS is told to leave it as it is. That needs Fast DDS, the
+    default of Jazzy and Kilted. Where the user chose another, or a profile, LOCALHOST holds.
+    """
+    # Peers and discovery servers that the user's shell names are asked whatever the range; empty
+    # is the same as not set.
+    out = {"ROS_STATIC_PEERS": "", "ROS_DISCOVERY_SERVER": ""}
+    own = any(os.environ.get(name) for name in PROFILES)
+    if own or (os.environ.get("RMW_IMPLEMENTATION") or FAST_DDS) != FAST_DDS:
+        return out | _profiles("fastdds.xml") | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    # Named, since without a range any other implementation would speak to the network.
+    ours = {"RMW_IMPLEMENTATION": FAST_DDS, "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT"}
+    return out | _profiles("fastdds_local.xml") | ours
+
+
+def _profiles(name: str) -> dict[str, str]:
+    """Ferry's profile of Fast DDS for both distributions, where the user has none."""
+    shipped = str(Path(__file__).with_name(name))
+    return {variable: os.environ.get(variable) or shipped for variable in PROFILES}
 
 
 def free_domain_id(candidates: Iterable[int] | None = None) -> int:

@@ -5,9 +5,11 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
+from deploy import graph_environment
 from deploy.graph import (
     LOOPBACK,
     NodeSpec,
@@ -15,7 +17,7 @@ from deploy.graph import (
     choose_robot,
     graph,
 )
-from deploy.graph_environment import HIGHEST_DOMAIN, free_domain_id
+from deploy.graph_environment import HIGHEST_DOMAIN, PROFILES, free_domain_id
 from real.errors import FerryError
 
 SIMULATED = RobotChoice(LOOPBACK, simulated=True)
@@ -95,15 +97,40 @@ def test_hardware_keeps_the_patience_of_the_nodes_and_a_simulation_gets_more():
     assert simulated["robot_node"]["command_timeout_periods"] == 10.0
 
 
-def test_a_simulated_graph_stays_on_this_computer_in_a_domain_of_its_own(monkeypatch):
-    monkeypatch.setenv("ROS_DOMAIN_ID", "0")
-    monkeypatch.setenv("ROS_STATIC_PEERS", "192.168.1.7")
-    monkeypatch.setenv("ROS_DISCOVERY_SERVER", "192.168.1.7:11811")
+@pytest.fixture
+def shell(monkeypatch):
+    """A user's environment in which nothing is said of Fast DDS."""
+    for name in (*PROFILES, "RMW_IMPLEMENTATION"):
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_a_simulated_graph_stays_on_this_computer_in_a_domain_of_its_own(shell):
+    shell.setenv("ROS_DOMAIN_ID", "0")
+    shell.setenv("ROS_STATIC_PEERS", "192.168.1.7")
+    shell.setenv("ROS_DISCOVERY_SERVER", "192.168.1.7:11811")
     environment = describe().environment
-    assert environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "SYSTEM_DEFAULT"
+    assert environment["RMW_IMPLEMENTATION"] == "rmw_fastrtps_cpp"
+    for name in PROFILES:
+        assert "<address>127.0.0.1</address>" in Path(environment[name]).read_text()
     assert environment["ROS_STATIC_PEERS"] == environment["ROS_DISCOVERY_SERVER"] == ""
     assert 1 <= int(environment["ROS_DOMAIN_ID"]) <= HIGHEST_DOMAIN
     assert describe(domain_id=42).environment["ROS_DOMAIN_ID"] == "42"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "/my/own.xml") for name in PROFILES),
+        ("RMW_IMPLEMENTATION", "rmw_cyclonedds_cpp"),
+    ],
+)
+def test_it_does_so_by_ros_s_own_means_where_the_user_chose_another_wire(shell, name, value):
+    shell.setenv(name, value)
+    environment = describe().environment
+    assert environment["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert environment.get(name, value) == value
 
 
 def test_hardware_is_reached_where_the_environment_says():
@@ -113,13 +140,26 @@ def test_hardware_is_reached_where_the_environment_says():
     assert "ROS_STATIC_PEERS" not in environment
 
 
-def test_the_dds_profile_is_set_for_both_distributions_unless_the_user_has_one(monkeypatch):
-    monkeypatch.delenv("FASTRTPS_DEFAULT_PROFILES_FILE", raising=False)
-    monkeypatch.setenv("FASTDDS_DEFAULT_PROFILES_FILE", "/my/own.xml")
-    environment = describe().environment
-    shipped = Path(environment["FASTRTPS_DEFAULT_PROFILES_FILE"])
-    assert "<nanosec>200000000</nanosec>" in shipped.read_text()
-    assert environment["FASTDDS_DEFAULT_PROFILES_FILE"] == "/my/own.xml"
+@pytest.mark.parametrize("choice", [SIMULATED, HARDWARE])
+def test_the_dds_profile_is_set_for_both_distributions_unless_the_user_has_one(shell, choice):
+    environment = describe(choice).environment
+    (shipped,) = {environment[name] for name in PROFILES}
+    assert "<nanosec>200000000</nanosec>" in Path(shipped).read_text()
+    shell.setenv(PROFILES[0], "")
+    assert describe(choice).environment[PROFILES[0]] == shipped
+    shell.setenv(PROFILES[1], "/my/own.xml")
+    assert describe(choice).environment[PROFILES[1]] == "/my/own.xml"
+    assert "127.0.0.1" not in Path(describe(choice).environment[PROFILES[0]]).read_text()
+
+
+def test_both_profiles_say_the_same_of_discovery():
+    hardware, local = (
+        ElementTree.parse(Path(graph_environment.__file__).with_name(name))
+        for name in ("fastdds.xml", "fastdds_local.xml")
+    )
+    place = ".//{*}builtin/{*}discovery_config"
+    told = [ElementTree.tostring(tree.find(place)).split() for tree in (hardware, local)]
+    assert told[0] == told[1]
 
 
 def test_a_domain_in_use_is_left_alone():

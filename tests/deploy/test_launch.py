@@ -120,7 +120,8 @@ def test_it_starts_exactly_the_graph(load, given):
         a.args[0]: a.args[1] for a in actions if isinstance(a, kinds["SetEnvironmentVariable"])
     }
     assert variables.keys() == described.environment.keys()
-    assert variables["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"
+    assert variables["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "SYSTEM_DEFAULT"
+    assert variables["FASTRTPS_DEFAULT_PROFILES_FILE"].endswith("fastdds_local.xml")
     (told,) = [a.options["msg"] for a in actions if isinstance(a, kinds["LogInfo"])]
     assert told.startswith(f"ROS domain id: {variables['ROS_DOMAIN_ID']};")
 

@@ -1,39 +1,92 @@
-"""A killed process must not make others wait in memory that it shared with them."""
+"""What a node opens: no memory that a killed process could hold, and no way off this computer."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from deploy.graph_environment import free_domain_id, graph_environment
+from deploy.graph_environment import PROFILES, free_domain_id, graph_environment
 from tests.extras import need
 
-#: A node that sends, and what of shared memory it has open then.
-NODE = """
-import rclpy
-from pathlib import Path
+pytestmark = [
+    pytest.mark.ros,
+    pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and /dev/shm"),
+]
+
+#: A node that sends until its input ends, once somebody hears it.
+SENDER = """
+import rclpy, sys, threading
 from std_msgs.msg import String
 rclpy.init()
-node = rclpy.create_node("alone")
-node.create_publisher(String, "/said", 1).publish(String(data="x"))
-maps = Path("/proc/self/maps").read_text()
-print("sends", [line.split()[-1] for line in maps.splitlines() if "/dev/shm/fast" in line])
+node = rclpy.create_node("sender")
+out = node.create_publisher(String, "/said", 1)
+threading.Thread(target=lambda: (sys.stdin.read(), rclpy.shutdown()), daemon=True).start()
+print("ready", flush=True)
+while rclpy.ok():
+    out.publish(String(data="x"))
+    rclpy.spin_once(node, timeout_sec=0.02)
+"""
+#: One that ends once it hears.
+HEARER = """
+import rclpy
+from std_msgs.msg import String
+rclpy.init()
+node = rclpy.create_node("hearer")
+heard = []
+node.create_subscription(String, "/said", heard.append, 1)
+while not heard:
+    rclpy.spin_once(node, timeout_sec=0.1)
 """
 
 
-@pytest.mark.ros
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc and /dev/shm")
-def test_nodes_beside_hardware_share_no_memory(monkeypatch):
+@pytest.fixture
+def sender(monkeypatch, request):
+    """A sending process in the environment of a graph, beside a shell in which nothing is set."""
     need("rclpy")
-    for name in ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE"):
+    for name in (*PROFILES, "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", "SUBNET")
-    added = graph_environment(simulated=False, domain_id=free_domain_id())
-    command = [sys.executable, "-c", NODE]
-    done = subprocess.run(
-        command, env={**os.environ, **added}, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.strip() == "sends []"
+    domain = free_domain_id()
+    monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+    added = graph_environment(simulated=request.param, domain_id=domain)
+    command = [sys.executable, "-c", SENDER]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={**os.environ, **added}, **pipes) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def udp_addresses(pid):
+    """Hexadecimal addresses that the UDP sockets of a process are bound to."""
+    sockets = {os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    lines = [line.split() for line in Path(f"/proc/{pid}/net/udp").read_text().splitlines()[1:]]
+    return {line[1].split(":")[0] for line in lines if f"socket:[{line[9]}]" in sockets}
+
+
+@pytest.mark.parametrize("sender", [True, False], indirect=True, ids=["simulated", "hardware"])
+def test_nodes_of_a_graph_share_no_memory(sender):
+    maps = Path(f"/proc/{sender.pid}/maps").read_text()
+    assert [line for line in maps.splitlines() if "/dev/shm/fast" in line] == []
+
+
+@pytest.mark.parametrize("sender", [True], indirect=True)
+def test_a_simulated_graph_speaks_through_the_loopback_interface_alone(sender):
+    assert udp_addresses(sender.pid) == {"0100007F"}
+
+
+@pytest.mark.parametrize("sender", [False], indirect=True)
+def test_beside_hardware_the_network_is_reached(sender):
+    assert "00000000" in udp_addresses(sender.pid)
+
+
+@pytest.mark.parametrize("sender", [True], indirect=True)
+@pytest.mark.parametrize("reach", [None, "SUBNET", "LOCALHOST"])
+def test_tools_of_ros_on_this_computer_hear_a_simulated_graph(sender, reach, monkeypatch):
+    if reach is not None:
+        monkeypatch.setenv("ROS_AUTOMATIC_DISCOVERY_RANGE", reach)
+    subprocess.run([sys.executable, "-c", HEARER], timeout=60, check=True)
