@@ -82,6 +82,7 @@ def test_the_commands_take_the_documented_options() -> None:
             assert f" {option} " in page, (command, option)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_commands_in_the_documentation_are_ones_that_exist(page: str) -> None:
     lines = (ROOT / page).read_text().splitlines()
@@ -259,6 +260,7 @@ def test_unknown_suites_and_robots_list_the_known_ones() -> None:
     assert_refused(run("deploy", str(BUNDLE), "--robot", "sim:pybulet"), "pybulet", "sim:pybullet")
 
 
+@pytest.mark.slow
 def test_inspect_runs_on_a_robot_computer_and_shows_the_contract() -> None:
     result = run_without((*HEAVY, "rclpy", "onnx"), "inspect", str(BUNDLE))
     assert result.returncode == 0, result.stderr
@@ -267,6 +269,7 @@ def test_inspect_runs_on_a_robot_computer_and_shows_the_contract() -> None:
         assert word in text, result.stdout
 
 
+@pytest.mark.slow
 def test_json_on_stdout_is_the_only_thing_there() -> None:
     result = run("evaluate", str(BUNDLE), "--episodes", "2", "--json", "-")
     assert result.exit_code == 0, result.output
@@ -277,6 +280,7 @@ def test_json_on_stdout_is_the_only_thing_there() -> None:
     assert "tracking" in result.stderr
 
 
+@pytest.mark.slow
 def test_evaluate_writes_the_documented_keys(tmp_path: Path) -> None:
     file = tmp_path / "new" / "score.json"
     arguments = ("--suite", "nominal", "--episodes", "2", "--seed", "3", "--json", str(file))

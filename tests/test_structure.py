@@ -191,6 +191,7 @@ def test_a_file_is_named_after_what_is_in_it(path):
     assert not words & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
+@pytest.mark.slow
 def test_everything_a_robot_runs_imports_with_the_base_install_alone():
     modules = [
         ".".join(path.with_suffix("").parts).removesuffix(".__init__")
@@ -211,6 +212,7 @@ def test_everything_a_robot_runs_imports_with_the_base_install_alone():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.mark.slow
 def test_two_test_processes_never_share_a_ros_graph():
     # The child is made to look for a domain where this process began to look for its own.
     code = (

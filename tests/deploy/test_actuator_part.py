@@ -41,6 +41,7 @@ def trained_with(data: bytes | None, *, name: str = "motors.onnx"):
     return replace(stand_contract(), world=TrainingWorld({}, {}, actuator=used))
 
 
+@pytest.mark.slow
 def test_it_comes_out_as_it_went_in_and_people_are_told(tmp_path):
     contract = trained_with(NETWORK)
     inside = read_bundle(write_bundle(tmp_path / "a.onnx", contract, actuator=NETWORK))

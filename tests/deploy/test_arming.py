@@ -17,6 +17,7 @@ from tests.extras import need
 PACKAGES = {"pybullet": "pybullet", "mujoco": "mujoco"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", SIMULATORS)
 def test_a1_arrives_in_its_default_pose_well_within_reach_and_runs(engine):
     need(PACKAGES[engine])

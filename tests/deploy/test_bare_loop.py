@@ -3,6 +3,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from deploy.bare_loop import BareLoop, keep
 from tests.training.toy_run import wait_until
 
@@ -24,6 +26,7 @@ def test_each_deadline_is_kept_or_missed():
     assert seen["period_error_p99_ms"] <= seen["period_error_max_ms"]
 
 
+@pytest.mark.slow
 def test_it_forgets_what_it_saw_when_it_counts_anew():
     stop, anew, begun = threading.Event(), threading.Event(), time.monotonic()
     later = threading.Timer(0.25, stop.set)

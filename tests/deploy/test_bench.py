@@ -24,6 +24,7 @@ from real.spec import load_robot
 from tests.extras import need
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [50, 200])
 def test_policy_and_robot_of_a_run_fit_each_other_at_its_rate(tmp_path, rate):
     shipped = read_bundle(BUNDLE)
@@ -38,6 +39,7 @@ def test_policy_and_robot_of_a_run_fit_each_other_at_its_rate(tmp_path, rate):
     assert {"operator_node", "policy_node", "safety_node"} < set(nodes)
 
 
+@pytest.mark.slow
 def test_ticks_are_those_of_a_robot_that_runs():
     times = tick_times_us(read_bundle(BUNDLE), seconds=0.05)
     assert times.size >= 1

@@ -174,6 +174,7 @@ def test_every_truncation_is_refused_and_nothing_else_escapes():
         refused(GOOD[:size])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     places=st.lists(st.integers(0, len(GOOD) - 1), min_size=1, max_size=5),
@@ -193,6 +194,7 @@ def test_random_bytes_are_refused_and_nothing_else_escapes(data):
 
 
 # Without the digest in the way, so that the later checks meet the damage, too.
+@pytest.mark.slow
 @pytest.mark.usefixtures("same_process")
 @settings(max_examples=200)
 @given(place=st.integers(0, len(GOOD) - 1), value=st.integers(1, 255))

@@ -81,6 +81,7 @@ def test_the_same_graphs_with_small_arrays_are_policies(monkeypatch):
         assert parse_bundle(bundle_bytes(model()), source="x").contract
 
 
+@pytest.mark.slow
 def test_one_that_computes_for_ever_is_stopped_by_its_share_of_the_processor(monkeypatch):
     monkeypatch.setattr(reproduction, "CPU_S", 1)
     square = np.eye(1500, dtype=np.float32)

@@ -43,6 +43,7 @@ def refusal(data: bytes) -> str:
     return str(error.value)
 
 
+@pytest.mark.slow
 def test_a_stamp_is_read_back_and_changes_neither_digest_nor_what_it_speaks_of(good):
     data = stamped(good, stamp(good))
     before, after = (parse_bundle(d, source="x") for d in (good, data))
@@ -57,6 +58,7 @@ def test_a_stamp_is_read_back_and_changes_neither_digest_nor_what_it_speaks_of(g
     assert before.rows()["evaluated on"] == "never"
 
 
+@pytest.mark.slow
 def test_a_second_stamp_takes_the_place_of_the_first(good):
     twice = stamped(stamped(good, stamp(good)), stamp(good, seed=8))
     found = parse_bundle(twice, source="x").evaluation
@@ -70,6 +72,7 @@ def test_the_stamp_of_another_bundle_is_refused(good, tmp_path):
     assert "of another graph or contract" in refusal(stamped(other, stamp(good)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -99,6 +102,7 @@ def test_a_bundle_below_the_score_that_was_asked_for_gets_no_stamp():
         stamp_of(nothing, digest="d")
 
 
+@pytest.mark.slow
 def test_a_robot_that_requires_an_evaluation_refuses_none_and_a_low_one(good):
     bare = parse_bundle(good, source="p.onnx")
     passed = parse_bundle(stamped(good, stamp(good)), source="p.onnx")
@@ -129,6 +133,7 @@ def test_a_stamp_does_not_hide_a_change_of_the_graph(good):
     assert "p.onnx: not a usable bundle" in refusal(bytes(data))
 
 
+@pytest.mark.slow
 def test_the_shipped_bundle_takes_a_stamp_and_is_the_same_policy():
     data = SHIPPED.read_bytes()
     before = parse_bundle(data, source="x")

@@ -51,6 +51,7 @@ def test_a_gyroscope_that_is_wrong_in_other_ways_is_caught(reported, limit):
     assert turn_until_stopped(bench, (0.05, 0.0, 1.0), reported=reported) < limit
 
 
+@pytest.mark.slow
 def test_a_right_gyroscope_is_believed_through_whole_turns_noise_bias_and_both_signs():
     rng = np.random.default_rng(4)
     bench = Bench(20)

@@ -244,6 +244,7 @@ def test_a_bundle_says_what_it_remembers(tmp_path):
     assert "hidden[5]" in result.output
 
 
+@pytest.mark.slow
 def test_a_graph_with_a_state_and_a_contract_without_or_the_reverse_are_refused():
     words = refused(contract=stateless())
     assert "['observation', 'hidden'] -> ['mean', 'log_std', 'hidden_next']" in words

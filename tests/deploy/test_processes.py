@@ -76,6 +76,7 @@ def make(tmp_path):
     return build
 
 
+@pytest.mark.slow
 def test_a_node_that_finishes_ends_the_graph_as_planned(make):
     said = []
     report = run_graph(make("finishing", "good", "good"), on_status=said.append)
@@ -86,6 +87,7 @@ def test_a_node_that_finishes_ends_the_graph_as_planned(make):
     assert sorted(said) == ["finishing0: ready", "good0: ready", "good1: ready"]
 
 
+@pytest.mark.slow
 def test_who_commands_is_started_when_everybody_else_is_ready(make):
     at = {}
     with Supervisor(make("commanding", "good", "slow")) as run:
@@ -110,6 +112,7 @@ def test_a_node_that_lost_the_signal_while_it_started_stops_at_the_end_of_its_in
     assert report.exit_codes == {"deaf0": 0, "good0": 0}
 
 
+@pytest.mark.slow
 def test_the_folder_of_logs_is_kept_where_something_went_wrong(make):
     well = run_graph(make("finishing", "good"))
     assert not well.log_dir.exists()
@@ -147,6 +150,7 @@ def test_time_is_counted_from_when_all_are_ready(make):
     assert report.seconds > 0.3
 
 
+@pytest.mark.slow
 def test_what_does_not_stop_is_killed_which_is_no_end_as_planned(make, monkeypatch):
     monkeypatch.setattr(processes, "STOP_S", 0.2)
     report = run_graph(make("good", "finishing", "stubborn"))

@@ -47,6 +47,7 @@ def numbers(log, topic="/n"):
     return [int(t.split()[0]) for t in log[topic].text]
 
 
+@pytest.mark.slow
 def test_a_recording_into_a_folder_goes_on_in_the_next_file_and_is_read_as_one(tmp_path):
     settings = RecordingSettings(split_bytes=10_000)
     rng = np.random.default_rng(0)  # what zstd cannot shrink
@@ -154,6 +155,7 @@ def odd(monkeypatch):
     return monkeypatch
 
 
+@pytest.mark.slow
 def test_whatever_writing_fails_by_is_named_and_tried_again(tmp_path, odd):
     made = Recording(tmp_path / "one.mcap", TOPICS, open_log=Odd)
     odd.setattr(Odd, "broken", True)
@@ -169,6 +171,7 @@ def test_whatever_writing_fails_by_is_named_and_tried_again(tmp_path, odd):
     assert numbers(read_log(tmp_path / "one.mcap")) == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_latched_message_that_no_file_takes_costs_itself_alone(tmp_path):
     settings = RecordingSettings(split_s=0.0)
     made = Recording(tmp_path / "walk", TOPICS, latched=["/mode", "/m"], settings=settings)
@@ -367,6 +370,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_a_killed_recorder_leaves_what_it_had_written(tmp_path):
     """The limit on the size of a file stands in for the disk's: the same call fails, half done."""
     record = tmp_path / "walk.mcap"

@@ -108,6 +108,7 @@ def of_all(files):
     return found
 
 
+@pytest.mark.slow
 def test_a_folder_whose_recorder_was_killed_while_it_split_opens_in_every_tool(tmp_path):
     folder = tmp_path / NAME
     with Recorder(folder, split_s=0.0) as recorder:
@@ -147,6 +148,7 @@ def test_a_file_is_one_from_its_first_moment_on(tmp_path, monkeypatch):
     assert made.close() == ""
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_leaves_a_whole_file_to_whoever_reads_it_then(tmp_path):
     record = tmp_path / "walk.mcap"
     with Recorder(record) as recorder:
@@ -164,6 +166,7 @@ def test_a_disk_that_is_full_leaves_a_whole_file_to_whoever_reads_it_then(tmp_pa
     )
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_to_the_end_costs_what_it_did_not_take(tmp_path):
     record = tmp_path / "walk.mcap"
     with Recorder(record) as recorder:

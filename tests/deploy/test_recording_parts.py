@@ -152,6 +152,7 @@ def test_the_bag_is_described_while_it_is_recorded_and_one_file_is_not(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one.mcap", "walk"]
 
 
+@pytest.mark.slow
 def test_a_description_that_cannot_be_written_is_named_and_the_messages_are_kept(tmp_path):
     made = Recording(tmp_path / "walk", THREE, settings=RecordingSettings(split_s=0.0))
     until((tmp_path / "walk" / NAME).exists, "it is a bag")

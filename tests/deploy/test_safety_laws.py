@@ -108,6 +108,7 @@ def check_awkward(q_des, q, dq, ages, advance, hold):
         assert str(violation)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(**awkward)
 def test_nothing_outside_the_limits_leaves_for_awkward_numbers(**numbers):

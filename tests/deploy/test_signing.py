@@ -209,6 +209,7 @@ def run(*arguments: object):
     return CliRunner().invoke(ferry.app, [str(a) for a in arguments])
 
 
+@pytest.mark.slow
 def test_keygen_sign_and_inspect_one_after_the_other(tmp_path):
     write_bundle(tmp_path / "p.onnx")
     assert run("keygen", tmp_path / "keys" / "mine").exit_code == 0

@@ -45,6 +45,7 @@ def learned(motors: Path) -> list[str]:
     return [f"actuators.network={motors}", "randomize={}"]
 
 
+@pytest.mark.slow
 def test_a_bundles_ground_and_learned_actuator_are_options_of_the_plug_in(tmp_path, motors):
     path = trained_in(tmp_path / "p.onnx", HILL, *learned(motors), carried=motors.read_bytes())
     options = dict(options_of(path, WorldWish(seed=4)))
@@ -65,6 +66,7 @@ def test_a_bundles_ground_and_learned_actuator_are_options_of_the_plug_in(tmp_pa
     }
 
 
+@pytest.mark.slow
 def test_without_a_world_of_its_own_or_another_robot_nothing_changes(tmp_path):
     for name, path in (
         ("old", write_bundle(tmp_path / "old.onnx")),
@@ -84,6 +86,7 @@ def test_a_plane_leaves_the_motors_as_they_are(tmp_path, motors):
     assert list(options_of(path, WorldWish(plane=True))) == ["actuator"]
 
 
+@pytest.mark.slow
 def test_a_task_takes_the_place_of_the_bundles_world(tmp_path, motors, monkeypatch):
     path = trained_in(tmp_path / "p.onnx", HILL, *learned(motors))
     assert options_of(path, WorldWish(task="a1_terrain")) == {"task": "a1_terrain", "seed": 0}
@@ -100,6 +103,7 @@ def test_a_task_takes_the_place_of_the_bundles_world(tmp_path, motors, monkeypat
     assert options_of(path, WorldWish(task="mine.yaml"))["task"] == str(tmp_path / "mine.yaml")
 
 
+@pytest.mark.slow
 def test_an_actuator_that_is_only_named_is_asked_for_and_another_is_refused(tmp_path, motors):
     named = trained_in(tmp_path / "named.onnx", *learned(motors))
     with pytest.raises(FerryError, match=r"late\.onnx \(sha256 .*does not carry: .* --actuator"):

@@ -133,6 +133,7 @@ def test_a_measured_hand_far_outside_stops_and_the_arm_holds(arm):
     assert np.array_equal(result.command.q_des[1], before[1])
 
 
+@pytest.mark.slow
 def test_no_hand_leaves_the_box_for_random_commands(arm):
     rng = np.random.default_rng(2)
     bench = ArmBench(arm, num=200, outside=None)

@@ -70,6 +70,7 @@ def test_a_contract_survives_json_without_losing_a_bit(robot):
     assert back.actuated[1].kp == 30.0 + 1.0 / 3.0
 
 
+@pytest.mark.slow
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_double_survives(value):
     joint = dataclasses.replace(load_robot("a1").joints[0], tau_max=value)

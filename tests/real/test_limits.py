@@ -493,6 +493,7 @@ numbers = st.floats(allow_nan=True, allow_infinity=True, width=64)
 finite = st.floats(-100.0, 100.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(
     q_des=numbers,

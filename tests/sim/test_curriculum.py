@@ -112,6 +112,7 @@ def task(*overrides: str) -> Any:
 CURRICULUM = "curriculum={measure: reward/alive, widen_at: 0.1, narrow_at: 0.0, episodes: 2}"
 
 
+@pytest.mark.slow
 def test_an_env_widens_its_ranges_and_its_state_continues_them():
     def act(env: Any, steps: int) -> np.ndarray:
         return np.array([env.step(np.zeros((6, 12))).obs["critic"] for _ in range(steps)])

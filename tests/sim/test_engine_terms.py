@@ -83,6 +83,7 @@ def test_every_random_term_is_in_the_table_of_pybullet():
             require_supported("pybullet", [name])
 
 
+@pytest.mark.slow
 def test_errors_outside_the_engine_move_both_engines_alike(drawn, a1):
     terms = {
         "joint_offset": "=U(0.1, 0.2)",
@@ -116,6 +117,7 @@ def test_draws_names_and_the_numbers_for_the_critic_are_those_of_mujoco(drawn):
     assert [one.sample(i) for i in range(N)] == [two.sample(i) for i in range(N)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", STRONG)
 def test_each_term_moves_each_world_otherwise_and_can_be_replayed_in_any(drawn, a1, term):
     engine, randomizer = drawn("pybullet", {term: STRONG[term]})
@@ -130,6 +132,7 @@ def test_each_term_moves_each_world_otherwise_and_can_be_replayed_in_any(drawn, 
     np.testing.assert_array_equal(walk(engine, 2).robot.q, np.tile(changed[1], (N, 1)))
 
 
+@pytest.mark.slow
 def test_nominal_values_leave_a_world_as_it_was_bit_by_bit(drawn, a1):
     plain, _ = drawn("pybullet", {})
     engine, _ = drawn("pybullet", {n: v for n, v in STRONG.items() if n != "armature"})
@@ -140,6 +143,7 @@ def test_nominal_values_leave_a_world_as_it_was_bit_by_bit(drawn, a1):
     np.testing.assert_array_equal(walk(engine).robot.q, walk(plain).robot.q)
 
 
+@pytest.mark.slow
 def test_bodies_are_as_heavy_as_in_mujoco_and_draws_do_not_compound(drawn):
     terms = {name: STRONG[name] for name in ("mass", "payload", "com")}
     (one, first), (two, second) = drawn("mujoco", terms), drawn("pybullet", terms)
@@ -159,6 +163,7 @@ def test_bodies_are_as_heavy_as_in_mujoco_and_draws_do_not_compound(drawn):
     assert np.ptp(masses) > 0.5  # three different robots
 
 
+@pytest.mark.slow
 def test_all_terms_at_once_give_nearly_the_same_motion_in_both_engines(drawn):
     terms = {name: term for name, term in STRONG.items() if name != "friction"}
     paths = []

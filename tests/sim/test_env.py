@@ -409,6 +409,7 @@ def test_huge_actions_are_clipped_before_they_are_seen_or_executed() -> None:
 # ------------------------------------------------------------------ random numbers
 
 
+@pytest.mark.slow
 def test_worlds_seeds_workers_and_restarts_all_start_differently() -> None:
     starts = [
         make(seed=seed, stream=stream).reset()["critic"][row]
@@ -535,6 +536,7 @@ def tasks() -> list[str]:
     return sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "gym")  # has no robot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", tasks())
 def test_every_task_loads_resets_and_stays_finite_and_repeatable(task: str) -> None:
     config = load_config(EnvConfig, task)

@@ -38,6 +38,7 @@ def actions(env: VecEnv, step: int) -> np.ndarray:
     return np.sin(step + np.arange(np.prod(shape))).reshape(shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["cartpole_balance", "a1_walk"])
 def test_a_first_observation_is_the_same_numbers_in_both_engines(make, task):
     one, two = make(task, "mujoco"), make(task, "pybullet")
@@ -59,6 +60,7 @@ def test_a_first_observation_is_the_same_numbers_in_both_engines(make, task):
     ]
 
 
+@pytest.mark.slow
 def test_rewards_and_observations_stay_close_while_the_robot_moves(make):
     results = []
     for engine in ("mujoco", "pybullet"):
@@ -97,6 +99,7 @@ def test_an_env_goes_on_bit_by_bit_in_another_process_with_other_workers(make, t
             np.testing.assert_array_equal(after.final_obs[name], before.final_obs[name])
 
 
+@pytest.mark.slow
 def test_a_state_of_one_engine_is_refused_by_the_other(make):
     one, two = make("cartpole_balance", "mujoco"), make("cartpole_balance", "pybullet")
     with pytest.raises(FerryError, match="4 PyBullet worlds"):
@@ -105,6 +108,7 @@ def test_a_state_of_one_engine_is_refused_by_the_other(make):
         one.load_state_dict(two.state_dict())
 
 
+@pytest.mark.slow
 def test_what_needs_mujoco_says_so(make):
     with pytest.raises(FerryError, match=r"expected sim\.engine: mujoco"):
         Replay(make("cartpole_balance", "pybullet"))

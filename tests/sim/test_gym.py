@@ -32,6 +32,7 @@ def test_check_env_has_no_complaint_that_matters() -> None:
     env.close()
 
 
+@pytest.mark.slow
 def test_a_fresh_process_makes_the_env_by_its_full_name() -> None:
     code = f"import gymnasium; print(gymnasium.make('sim.gym:{NAME}').reset(seed=1)[0].shape)"
     done = subprocess.run(

@@ -75,6 +75,7 @@ def test_wrong_numbers_of_seeds_are_refused() -> None:
     env.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(sim.gym.TASKS))
 def test_every_id_passes_the_checker_and_names_its_task(name: str) -> None:
     assert load_env_config(sim.gym.TASKS[name]).name == sim.gym.TASKS[name]

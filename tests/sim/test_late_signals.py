@@ -108,6 +108,7 @@ def test_worlds_that_draw_zero_see_what_worlds_without_the_term_see_bit_by_bit()
 JITTER = "{observation_delay: '=U(0.0, 0.03)', observation_jitter: '=U(0.02, 0.04)'}"
 
 
+@pytest.mark.slow
 def test_jitter_is_another_age_in_every_step_and_is_replayed_and_resumed_exactly():
     env = make(JITTER, "sensors=null")
     delay, jitter = env.drawn().draws.T

@@ -148,6 +148,7 @@ def run(env: VecEnv, steps: int, *, first: int = 0) -> np.ndarray:
     return np.array([env.step(r.uniform(-1.0, 1.0, (env.num_envs, 12))).obs["critic"] for r in rng])
 
 
+@pytest.mark.slow
 def test_an_env_with_it_is_the_env_with_servos_through_resets_draws_and_a_continuation(files):
     expected = run(make_env(task(None), num=4, threads=1, seed=5), 26)
     env = make_env(task(files["double"]), num=4, threads=1, seed=5)

@@ -64,6 +64,7 @@ def assert_same(first: dict[str, list[np.ndarray]], second: dict[str, list[np.nd
         np.testing.assert_array_equal(np.array(values), np.array(second[name]), err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_an_episode_is_lived_through_again_in_another_world_of_another_env(task: str) -> None:
     env = busy(task, 5, seed=7, stream=(2, 1))

@@ -29,6 +29,7 @@ ROBOTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROBOTS)
 def test_every_difference_is_within_what_the_documentation_says(name):
     bounds = documented(DOCUMENT.read_text(encoding="utf-8"))
@@ -53,6 +54,7 @@ def test_the_table_is_of_robots_and_quantities_that_exist():
     assert all(0.0 < limit < 0.25 for limit in bounds.values())
 
 
+@pytest.mark.slow
 def test_the_command_replaces_the_table_of_a_document_and_nothing_else(tmp_path):
     file = tmp_path / "d.md"
     begin, end = marks(NAME)

@@ -226,6 +226,7 @@ def test_free_fall_is_a_parabola_and_feels_weightless(make, a1, engine_class):
     assert not state.foot_contact.any() and not state.body_contact.any()
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("dt", [1 / 240, 1 / 600])
 def test_a_passive_pendulum_swings_at_its_own_period(make, tmp_path, engine_class, dt):

@@ -81,6 +81,7 @@ def assert_equal(left: PyBulletEngine, right: PyBulletEngine) -> None:
         np.testing.assert_array_equal(values, state_arrays(right.state())[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_worlds_are_the_same_in_any_number_of_processes_and_resume_in_another(robot, shared):
     here = PyBulletEngine(robot, N, delay_max_s=0.02)
     shared.load_state_dict(here.state_dict())
@@ -146,6 +147,7 @@ def test_closing_leaves_no_process_and_twice_is_fine(workers):
     assert all(gone(pid) for pid in pids)
 
 
+@pytest.mark.slow
 def test_what_a_worker_refuses_reads_as_if_it_had_happened_here(robot, tmp_path):
     # Of 1.1 kg the cart loses all its speed within a step of 2 us.
     joints = tuple(replace(j, kd=5e5 if j.actuated else j.kd) for j in robot.joints)

@@ -42,6 +42,7 @@ def orange(frame: np.ndarray) -> np.ndarray:
     return (red > green + 60) & (green > blue + 20)
 
 
+@pytest.mark.slow
 def test_the_software_renderer_shows_the_robot_in_the_middle_from_all_sides(robot):
     frames = render_frames(
         robot, walk(robot, 3), width=160, height=120, fps=10.0, renderers=PYBULLET
@@ -89,6 +90,7 @@ def test_a_request_survives_the_way_to_the_other_process(robot, tmp_path):
         np.testing.assert_array_equal(getattr(back, name), getattr(request, name))
 
 
+@pytest.mark.slow
 def test_nothing_that_fails_in_a_renderer_reaches_the_caller(robot, caplog):
     caplog.set_level(logging.INFO)
     nowhere = dataclasses.replace(robot, description="nowhere.urdf")

@@ -107,6 +107,7 @@ def test_tiles_and_levels_are_drawn_each_as_often_and_one_given_leaves_the_other
     assert (drawn[0].terrain.border_m, drawn[0].terrain.curriculum) == (8.0, None)
 
 
+@pytest.mark.slow
 @PLUGINS
 def test_a_learned_actuator_moves_it_as_it_moves_the_worlds_of_a_task(
     plugin: str, late: Path

@@ -46,6 +46,7 @@ def in_bullet(tmp_path: Path):
     pybullet.disconnect(physicsClientId=client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ROBOTS)
 def test_mass_limits_and_joint_space_inertia_agree_in_both_engines(name: str, in_bullet):
     # Bolted down, so that the mass matrix is that of the joints; rotors exist in MuJoCo alone.

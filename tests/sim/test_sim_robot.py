@@ -74,6 +74,7 @@ def test_stamps_count_from_the_clock_at_start(spec):
     robot.close()
 
 
+@pytest.mark.slow
 @PLUGINS
 def test_it_stands_on_its_gantry_until_the_first_command_that_is_not_damping(load, spec, plugin):
     robot = load(plugin)
@@ -90,6 +91,7 @@ def test_it_stands_on_its_gantry_until_the_first_command_that_is_not_damping(loa
     assert tilt(state.quat_wb)[0] < 0.3
 
 
+@pytest.mark.slow
 @PLUGINS
 def test_without_the_gantry_it_sinks_under_damping(load, spec, plugin):
     robot = load(plugin, hold_until_commanded=False)

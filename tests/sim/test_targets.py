@@ -81,6 +81,7 @@ def sent_by(robot: SafetyFilter, now_ns: int, state: RobotState, wish: np.ndarra
     return robot.filter(now_ns, replace(state, stamp_ns=stamps), command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_the_env_sends_what_the_safety_filter_would_have_let_through(task: str) -> None:
     env = env_of(task, "filter.limits.margin=0.03")

@@ -179,6 +179,7 @@ def make(a1: RobotSpec, terrain: Terrain) -> Iterator[Any]:
         engine.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mujoco", "pybullet"])
 def test_robots_stand_on_their_platforms_and_feel_them(
     make: Any, a1: RobotSpec, terrain: Terrain, name: str

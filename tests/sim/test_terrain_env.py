@@ -78,6 +78,7 @@ def begun(env: VecEnv) -> np.ndarray:
 # ------------------------------------------------------------------ where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["mujoco", "pybullet"])
 def test_worlds_begin_on_tiles_of_their_own_a_base_height_above_them(make: Any, engine: str):
     num = 8 if engine == "mujoco" else 3

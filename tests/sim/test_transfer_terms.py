@@ -59,6 +59,7 @@ def test_contacts_and_their_friction_are_in_the_fields_of_the_floor(a1: RobotSpe
         drawn(load_robot("panda"), {"contact_damping": "*U(0.5, 1)"})
 
 
+@pytest.mark.slow
 def test_a_softer_floor_lets_the_robot_sink_in(a1: RobotSpec):
     heights = []
     for law in ("*U(0.05, 0.051)", "*U(0.999, 1)"):

@@ -189,6 +189,7 @@ def test_a_file_in_the_place_of_the_folder_of_runs_is_one_clear_error(over, tmp_
         run(over, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_result_whose_line_only_lacks_its_end_is_kept(over, tmp_path):
     out = tmp_path / "out"
     run(over, out, seeds=1)
@@ -199,6 +200,7 @@ def test_a_result_whose_line_only_lacks_its_end_is_kept(over, tmp_path):
     assert path.read_text() == whole
 
 
+@pytest.mark.slow
 def test_results_of_other_settings_are_refused_before_anything_runs(over, tmp_path, monkeypatch):
     out = tmp_path / "out"
     run(over, out, seeds=1)

@@ -36,6 +36,7 @@ def saturating(steps: int) -> Samples:
     return Samples(error, np.zeros((steps, 12)), dq, tau)
 
 
+@pytest.mark.slow
 def test_a_network_explains_a_torque_limit_that_a_linear_filter_does_not(tmp_path):
     samples = [saturating(600)]
     straight = fit_linear(samples, history=2)

@@ -128,6 +128,7 @@ def test_a_fresh_actor_begins_all_its_worlds_with_what_the_run_has_learned(half)
     np.testing.assert_array_equal(again.domain.draws, neutral)
 
 
+@pytest.mark.slow
 def test_a_serial_run_resumed_halfway_has_the_same_ranges_and_the_same_policy(half):
     twice, once = serial(5, start=half), serial(10)
     for name, value in once.checkpoint().actor.items():

@@ -143,6 +143,7 @@ def test_by_configuration_it_goes_on_with_less_and_less_weight(made):
     assert metrics["queue/used_over_bound"] == sum(lag > 1 for lag, _ in given)
 
 
+@pytest.mark.slow
 def test_a_learner_that_is_slower_than_its_actors_holds_no_more_than_a_queue_full(made):
     runtime, _ = made(
         "training.runtime.throttle.enabled=false", "training.runtime.queue_capacity=3"

@@ -78,6 +78,7 @@ def test_a_pole_that_is_caught_scores_one_in_both_engines(suite):
     assert found.clamped_share < 0.1
 
 
+@pytest.mark.slow
 def test_a_pole_that_is_let_fall_scores_the_time_until_it_leans():
     found = evaluate(Still(), CONFIG, episodes=6, seed=2)
     # From 0.05 rad and 0.05 rad/s at most: theta = xi / 2 e^(0.69 t) with xi <= 0.123 reaches 0.2
@@ -107,6 +108,7 @@ def test_the_scorer_of_a_training_run_reports_the_share_of_time_upright(monkeypa
     assert record["purpose"] == "selection"
 
 
+@pytest.mark.slow
 def test_a_robot_with_nothing_to_balance_and_nothing_to_follow_cannot_be_scored():
     walk = load_run_config("a1_walk")
     lost = ("track_lin_vel", "track_ang_vel", "feet_air_time", "foot_clearance", "trot")

@@ -27,6 +27,7 @@ def test_the_shipped_policy_acts_in_its_own_task():
     np.testing.assert_array_equal(act(obs), policy.infer(obs)[0])
 
 
+@pytest.mark.slow
 def test_a_task_with_other_observations_gets_a_network_that_fits():
     config = load_run_config("a1_walk", ["observation.joint_pos.history=3"])
     shipped = read_bundle(BUNDLE).contract.observation.dim

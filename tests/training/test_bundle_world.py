@@ -69,6 +69,7 @@ def test_what_a_contract_keeps_of_a_task_is_what_the_task_says(name):
     assert list(read.randomize) == list(config.randomize)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", ["terrain", "randomized"])
 def test_a_bundle_scores_as_its_task_does_in_every_suite(short, motors, tmp_path, suite):
     config = moved_by(motors)
@@ -83,6 +84,7 @@ def test_a_bundle_scores_as_its_task_does_in_every_suite(short, motors, tmp_path
     assert found != evaluate(policy, plain, suite=suite, episodes=1)
 
 
+@pytest.mark.slow
 def test_an_actuator_that_is_only_named_is_asked_for_and_another_is_refused(
     short, motors, tmp_path
 ):
@@ -107,6 +109,7 @@ def test_an_actuator_that_is_only_named_is_asked_for_and_another_is_refused(
         evaluate_path(servos, episodes=1, actuator=motors)
 
 
+@pytest.mark.slow
 def test_an_older_bundle_is_evaluated_as_ever_and_says_how_to_name_its_world(
     short, motors, tmp_path
 ):
@@ -125,6 +128,7 @@ def test_an_older_bundle_is_evaluated_as_ever_and_says_how_to_name_its_world(
     assert told.each == evaluate_path(new, suite="terrain", episodes=1).each
 
 
+@pytest.mark.slow
 def test_a_task_in_place_of_a_bundles_world_takes_the_actuator_that_is_given_for_it(
     motors, tmp_path
 ):

@@ -36,6 +36,7 @@ def by_autograd(net: nn.Sequential, x: torch.Tensor, grad: torch.Tensor) -> list
     return list(torch.autograd.grad(net(x), list(net.parameters()), grad))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numpy_is_faster", [True, False])
 def test_the_passes_are_those_of_autograd_whatever_the_number_of_rows(monkeypatch, numpy_is_faster):
     monkeypatch.setattr(mlp, "_numpy_is_faster", lambda: numpy_is_faster)

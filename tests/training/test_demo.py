@@ -164,6 +164,7 @@ def test_the_table_has_a_column_for_each_variant_and_a_cell_for_each_row(result)
     assert rows["training"][0] == "9.5 min, 5.1 M steps"
 
 
+@pytest.mark.slow
 def test_the_page_shows_both_variants_and_why_one_ended_early(result):
     page = render_html(report_data(result, load_run_config("a1_walk"), None))
     for text in ("randomised", "not randomised", "fall: 1.01 rad", "0.900", "0.700"):

@@ -67,6 +67,7 @@ def standing():
 # ------------------------------------------------------------------ what is scored
 
 
+@pytest.mark.slow
 def test_a_standing_robot_scores_what_the_definition_gives_for_its_commands(standing):
     found = standing
     # A robot that stands still has no velocity, so the score follows from the commands alone.
@@ -84,6 +85,7 @@ def test_a_standing_robot_scores_what_the_definition_gives_for_its_commands(stan
     assert [e.fallen_s for e in found.each] == [None] * 4
 
 
+@pytest.mark.slow
 def test_a_robot_that_falls_scores_next_to_nothing_and_is_counted_once(caplog):
     found = evaluate(Toppling(), CONFIG, episodes=3)
     # Falls are in the result; the filter's warning of each is for a robot.
@@ -96,6 +98,7 @@ def test_a_robot_that_falls_scores_next_to_nothing_and_is_counted_once(caplog):
     assert found.clamped_share > 0.0
 
 
+@pytest.mark.slow
 def test_a_fallen_robot_is_damped_by_the_filter_for_the_rest_of_its_episode():
     seeds = episode_seeds(0, 2, purpose="report")
     worlds = Worlds(SUITES["nominal"], ROBOT, config=None, seeds=seeds)
@@ -110,6 +113,7 @@ def test_a_fallen_robot_is_damped_by_the_filter_for_the_rest_of_its_episode():
     assert (fallen <= tilted).all()
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_scores_whichever_other_episodes_run_beside(standing):
     again = evaluate(Standing(), CONFIG, episodes=2, seed=1)
     assert again.each == standing.each[:2]
@@ -133,6 +137,7 @@ def test_the_json_has_the_documented_keys_and_plain_numbers(standing):
     assert len(found["each"]) == 4
 
 
+@pytest.mark.slow
 def test_progress_is_told_and_reaches_its_end():
     told = []
     evaluate(Standing(), CONFIG, episodes=1, progress=lambda d, t, note="": told.append((d, t)))

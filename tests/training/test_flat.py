@@ -9,6 +9,7 @@ from tests.training.ppo_case import C, D, normal, parameters, policy
 from training.flat import FlatAdam
 
 
+@pytest.mark.slow
 def test_the_flat_optimiser_takes_the_steps_of_torch_adam():
     ours, theirs = policy(3), policy(3)
     flat = FlatAdam(ours.named_parameters(), learning_rate=1e-2)

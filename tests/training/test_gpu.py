@@ -95,6 +95,7 @@ def test_updates_on_one_device_go_on_on_another_from_arrays_of_numpy(device):
     assert back.version == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_run_on_one_device_is_resumed_on_another(tmp_path, device):
     config = toy_config(f"training.run.device={device}")
@@ -106,6 +107,7 @@ def test_a_run_on_one_device_is_resumed_on_another(tmp_path, device):
     assert newest_checkpoint(tmp_path / "checkpoints").counters["version"] == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_rollouts_that_were_expected_and_those_that_were_not_are_learned_from_alike(device):
     one, two = learner(device), learner(device)

@@ -81,6 +81,7 @@ def test_a_robots_task_is_read_as_before_and_the_action_space_chooses_the_distri
     assert not load_any_run_config("gym", [PENDULUM]).training.network.discrete
 
 
+@pytest.mark.slow
 def test_pendulum_runs_resumes_and_says_that_it_has_no_robot(tmp_path) -> None:
     config = load_any_run_config("gym", [PENDULUM, *SMALL])
     train(config, tmp_path / "run", steps=256)

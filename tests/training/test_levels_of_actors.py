@@ -108,6 +108,7 @@ def begun(rollout: Rollout) -> np.ndarray:
     return rollout.domain.draws[:WORLDS, rollout.domain.columns[NAME]][:, :2].T.astype(int)
 
 
+@pytest.mark.slow
 def test_an_actor_is_killed_and_its_worlds_levels_are_not_lost_nor_those_of_others_moved(half):
     engine = InProcess(Climber)
     runtime = asynchronous(engine)

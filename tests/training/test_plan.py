@@ -223,6 +223,7 @@ def test_cores_go_to_learners_and_evaluators_first():
         plan(3, 1, config=given, rates=rates())
 
 
+@pytest.mark.slow
 def test_thousands_of_actors_fit():
     many = config("training.runtime.fragments_per_update=64")
     found = plan(6144, 8, config=many, rates=rates(update_s_per_sample=1e-6), updates=60)
@@ -316,6 +317,7 @@ def test_the_lag_that_95_percent_do_not_exceed_is_that_of_a_run():
     assert found.lag["p95"] == round(found.lag["p95"])  # a lag that was seen, none in between
 
 
+@pytest.mark.slow
 def test_rates_measured_here_say_what_rollouts_and_updates_cost():
     found = measure_rates(config("training.network.hidden=[8]"), updates=4)
     assert 100.0 < found.actor_steps_per_s < 1e8

@@ -34,6 +34,7 @@ def test_the_step_size_stays_within_its_bounds_and_may_be_fixed(rule):
     assert rule(1e-3, kl=1.0, config=PpoConfig(desired_kl=None)) == 1e-3
 
 
+@pytest.mark.slow
 def test_the_step_size_settles_where_an_update_moves_the_policy_as_far_as_desired():
     for start in (1e-5, 1e-2):
         module = policy()

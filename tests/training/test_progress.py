@@ -65,6 +65,7 @@ def test_a_terminal_gets_a_bar_with_time_left_and_note():
     assert "100%" in text
 
 
+@pytest.mark.slow
 def test_ticking_advances_by_the_clock_and_ends_complete():
     seen = []
     with ticking(lambda done, total, note="": seen.append((done, total)), 100.0):
@@ -76,6 +77,7 @@ def test_ticking_advances_by_the_clock_and_ends_complete():
     assert seen[-1] == (100.0, 100.0)
 
 
+@pytest.mark.slow
 def test_ticking_stops_when_the_work_fails():
     seen = []
     with pytest.raises(ValueError, match="x"), ticking(lambda *given: seen.append(given), 1.0):

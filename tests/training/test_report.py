@@ -74,6 +74,7 @@ def outline(page: str) -> Outline:
     return parser
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing_from_elsewhere(data: ReportData) -> None:
     page = outline(render_html(data))
     assert page.loaded
@@ -83,6 +84,7 @@ def test_the_page_loads_nothing_from_elsewhere(data: ReportData) -> None:
     assert "script" not in page.tags
 
 
+@pytest.mark.slow
 def test_the_page_carries_the_numbers_and_the_picture_and_escapes_text(data: ReportData) -> None:
     page = render_html(data)
     for cell in ("tracking", "0.873", "falls", "one is perfect", "seed"):
@@ -120,6 +122,7 @@ def test_velocity_panels_show_the_command_and_every_drive(data: ReportData) -> N
         np.testing.assert_allclose(np.asarray(panel.lines[3].get_xdata(), dtype=float), 4.4)
 
 
+@pytest.mark.slow
 def test_the_file_is_written_whole_and_twice_gives_the_same_bytes(
     data: ReportData, tmp_path: Path
 ) -> None:

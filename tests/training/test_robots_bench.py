@@ -38,6 +38,7 @@ def test_a_row_says_when_or_how_far() -> None:
     assert never.row()[1:3] == ["best 0.500", "-"]
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_says_why_and_loses_no_other(tmp_path: Path, monkeypatch) -> None:
     """One whose robot is not at its place, and then one that is well."""
     need("pybullet")

@@ -48,6 +48,7 @@ def poisoned(config, stream) -> PoisonedEnv:
     return PoisonedEnv(16, seed=config.training.seed, limit=11, stream=stream)
 
 
+@pytest.mark.slow
 def test_a_run_whose_updates_are_all_refused_leaves_its_last_good_state(tmp_path):
     with pytest.raises(TrainingDiverged, match=f"{MAX_REFUSED} updates in a row") as error:
         train(toy_config(RARELY), tmp_path / "bad", steps=10**6, env_factory=poisoned)

@@ -210,6 +210,7 @@ def test_a_batch_holds_each_samples_image_under_the_statistics_of_the_original()
     assert torch.equal(taken.log_probs, batch.log_probs[rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mirror", [SWAP, None])
 def test_what_was_learned_on_one_side_is_known_on_the_other_only_with_images(mirror):
     made = learner(mirror)

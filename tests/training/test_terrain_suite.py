@@ -36,6 +36,7 @@ class Standing:
         return mean, mean - 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suite", "num"), [("terrain", 24), ("pybullet_terrain", 3)])
 def test_robots_of_a_suite_stand_on_every_tile_and_are_scored_where_they_stand(suite, num):
     short = replace(SUITES[suite], episode_s=0.4)

@@ -106,6 +106,7 @@ def records(path: Path) -> list[dict]:
 # ------------------------------------------------------------------ the folder
 
 
+@pytest.mark.slow
 def test_a_run_folder_says_what_the_run_is(tmp_path):
     out = tmp_path / "run"
     result = run(out, 4)
@@ -191,6 +192,7 @@ def test_n_and_n_iterations_in_a_fresh_process_are_2n_bit_by_bit(tmp_path, overr
     assert json.loads((halves / "run.json").read_text())["resumed"][0]["step"] == 5 * ITERATION
 
 
+@pytest.mark.slow
 def test_evaluating_in_between_changes_nothing_but_the_choice(tmp_path):
     def evaluate(policy: ActorCritic):
         torch.randn(3)
@@ -226,6 +228,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint_as_if_nothing_had_happene
     assert steps == [ITERATION * i for i in range(1, reached + 5)]  # none twice, none lost
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_checkpoint_costs_the_steps_since_the_one_before(tmp_path, caplog):
     whole, damaged = tmp_path / "whole", tmp_path / "damaged"
     run(whole, 8)
@@ -244,6 +247,7 @@ def test_resuming_a_run_that_is_done_changes_nothing(tmp_path):
     assert newest_checkpoint(tmp_path / "checkpoints").step == before.step
 
 
+@pytest.mark.slow
 def test_a_checkpoint_whose_policy_is_not_what_answered_is_refused(tmp_path):
     """The state that is loaded into the module must be the state that was stored."""
     out = tmp_path / "run"
@@ -272,6 +276,7 @@ def test_a_checkpoint_whose_policy_is_not_what_answered_is_refused(tmp_path):
 # ------------------------------------------------------------------ limits and signals
 
 
+@pytest.mark.slow
 def test_minutes_limit_the_run_and_count_earlier_sessions(tmp_path):
     shares: list[float] = []
 
@@ -287,6 +292,7 @@ def test_minutes_limit_the_run_and_count_earlier_sessions(tmp_path):
     assert second.steps == first.steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_run_cleanly_with_a_checkpoint(tmp_path, number):
     handler = signal.getsignal(number)
@@ -320,6 +326,7 @@ def test_training_works_in_a_thread_which_cannot_take_signals(tmp_path):
 # ------------------------------------------------------------------ best and latest
 
 
+@pytest.mark.slow
 def test_best_is_the_checkpoint_with_the_highest_score_and_it_is_kept(tmp_path):
     scores = iter([0.2, 0.9, 0.4, 0.3, 0.1, 0.05])
     result = run(
@@ -341,6 +348,7 @@ def test_best_is_the_checkpoint_with_the_highest_score_and_it_is_kept(tmp_path):
     assert load_policy(tmp_path, "latest").meta["step"] == 6 * ITERATION
 
 
+@pytest.mark.slow
 def test_training_stops_early_at_a_score_or_without_progress_and_not_before(tmp_path):
     scores = [0.2, 0.9, 0.4, 0.95, 0.3, 0.1, 0.2, 0.99]
 
@@ -361,6 +369,7 @@ def test_training_stops_early_at_a_score_or_without_progress_and_not_before(tmp_
     assert stopped_at("patience", "training.run.patience=2") == 6  # best at 4, none at 5 and 6
 
 
+@pytest.mark.slow
 def test_a_resumed_run_scores_what_it_loaded_before_it_trains_on(tmp_path):
     run(tmp_path, 3)
     seen: list[dict] = []
@@ -379,6 +388,7 @@ def test_a_resumed_run_scores_what_it_loaded_before_it_trains_on(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_best_score_survives_a_resume(tmp_path):
     run(tmp_path, 2, evaluate=lambda policy: {"score": 0.8})
     result = run(tmp_path, 4, resume=True, evaluate=lambda policy: {"score": 0.3})
@@ -386,6 +396,7 @@ def test_the_best_score_survives_a_resume(tmp_path):
     assert load_policy(tmp_path, "best").meta["step"] == 2 * ITERATION
 
 
+@pytest.mark.slow
 def test_a_run_killed_before_it_pointed_at_its_best_points_there_when_it_goes_on(
     tmp_path, monkeypatch
 ):

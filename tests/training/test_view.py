@@ -76,6 +76,7 @@ def test_a_bundle_walks_on_and_a_task_alone_stands() -> None:
     assert moved["a1_walk"] < 0.5 * moved[BUNDLE]
 
 
+@pytest.mark.slow
 def test_a_bundle_is_watched_where_it_was_trained(tmp_path) -> None:
     robot = load_robot("a1")
     motors = servo_network(robot, tmp_path / "motors.onnx", late=3)
@@ -100,6 +101,7 @@ def test_a_bundle_is_watched_where_it_was_trained(tmp_path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_bundle_of_a_task_that_is_not_here_says_how_to_name_it(tmp_path) -> None:
     made = run_contract(load_run_config("a1_walk"), {})
     other = replace(made, provenance={"task": "elsewhere"})
