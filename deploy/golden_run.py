@@ -24,11 +24,15 @@ Ports = Mapping[str, int]
 
 
 def open_session(data: bytes) -> Any:
-    """An ONNX Runtime session on one thread: a small network gains nothing from more."""
+    """An ONNX Runtime session on one thread: a small network gains nothing from more.
+
+    The bytes are read as ONNX, whatever else the runtime may see in them.
+    """
     options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # errors come as exceptions; do not print them, too
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
 

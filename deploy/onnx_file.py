@@ -36,6 +36,9 @@ FLOATS = frozenset({1, 10, 11, 16})
 #: Domains of the standard operators; the empty name is the usual spelling.
 DOMAINS = frozenset({"", "ai.onnx"})
 
+#: What stands in bytes 4 to 8 of ONNX Runtime's own format, by which it knows it.
+_OTHER_FORMAT = b"ORTM"
+
 #: Metadata written after the digest, which therefore does not cover it.
 STAMPS = frozenset({"ferry_digest", "ferry_evaluation"})
 
@@ -69,9 +72,13 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
         operators: what its graph may consist of; None for any standard operator.
 
     Raises:
-        BundleError: not an ONNX file, or one with external data, unknown operators or domains,
-            nested graphs, functions, or a metadata key or operator set given twice.
+        BundleError: not an ONNX file, also one that the runtime takes for another format, or one
+            with external data, unknown operators or domains, nested graphs, functions, or a
+            metadata key or operator set given twice.
     """
+    # A file can be both, with a graph in each: the runtime would then run one that nobody read.
+    if data[4:8] == _OTHER_FORMAT:
+        raise BundleError("it is in ONNX Runtime's own format (ORT); expected ONNX")
     opsets: list[tuple[str, int]] = []
     metadata: dict[str, str] = {}
     graphs: list[memoryview] = []

@@ -189,6 +189,8 @@ def load_actuators(name: str | Path, robot: RobotSpec) -> ActuatorNetwork:
     # Small networks gain nothing from more threads, and actors share a machine.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    # Its own format, which it would know by itself, holds what no reader of ONNX finds.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         session: Any = onnxruntime.InferenceSession(
             data, options, providers=["CPUExecutionProvider"]
