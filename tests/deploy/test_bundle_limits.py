@@ -7,11 +7,11 @@ import resource
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, defs, helper, numpy_helper
 
 from deploy import golden_run, reproduction
-from deploy.bundle import BundleError, parse_bundle
-from deploy.onnx_file import read_onnx
+from deploy.bundle import OPSETS, BundleError, parse_bundle
+from deploy.onnx_file import OPERATORS, read_onnx
 from tests.deploy.test_bundle import GOOD, WEIGHT, bundle_bytes, network, refused
 
 #: Numbers of an array that has no place in the memory of a trial: 4 GiB.
@@ -122,6 +122,84 @@ def test_an_observation_cannot_decide_how_large_an_array_becomes(kind):
     model.graph.node.insert(0, made)
     with pytest.raises(BundleError, match="'Cast' makes other numbers than floats"):
         read_onnx(model.SerializeToString())
+
+
+def test_a_cast_that_does_not_say_to_what_is_refused():
+    model = network()
+    model.graph.node.insert(0, helper.make_node("Cast", ["observation"], ["whole"]))
+    with pytest.raises(BundleError, match="'Cast' makes other numbers than floats"):
+        read_onnx(model.SerializeToString())
+
+
+def powered(*nodes, initializers=()):
+    """2 to the exponent, a whole number, is the size of an array."""
+    more = [
+        *nodes,
+        helper.make_node("Pow", ["two", "exponent"], ["many"]),
+        helper.make_node("Expand", ["zero", "many"], ["extra"]),
+    ]
+    return with_nodes(*more, initializers=[("two", numbers(2)), *initializers])
+
+
+def test_an_observation_cannot_decide_it_as_an_exponent_either():
+    nodes = [
+        helper.make_node("ReduceMean", ["observation"], ["seen"], keepdims=1),
+        helper.make_node("Squeeze", ["seen", "first"], ["exponent"]),
+    ]
+    model = powered(*nodes, initializers=[("first", numbers(0))])
+    model.graph.output.append(helper.make_empty_tensor_value_info("extra"))
+    session = golden_run.open_session(model.SerializeToString())
+    for size in (0, 20):  # the runtime does make what the observation says
+        observation = np.full((1, len(WEIGHT)), size, np.float32)
+        assert session.run(["extra"], {"observation": observation})[0].shape == (2**size,)
+    with pytest.raises(BundleError, match="'exponent', which is computed; expected a constant"):
+        read_onnx(model.SerializeToString())
+
+
+@pytest.mark.parametrize("what", ["an input", "a node"])
+def test_an_exponent_that_is_computed_beside_being_a_constant_is_refused(what):
+    model = powered(initializers=[("exponent", np.float32([3]))])
+    if what == "an input":  # then the constant is only what it is where nobody gives another
+        given = helper.make_tensor_value_info("exponent", TensorProto.FLOAT, [1])
+        model.graph.input.append(given)
+    else:
+        model.graph.node.insert(0, helper.make_node("Neg", ["zero"], ["exponent"]))
+    with pytest.raises(BundleError, match="'Pow' has the exponent 'exponent'"):
+        read_onnx(model.SerializeToString())
+
+
+def makes_whole_numbers_of_floats(schema) -> bool:
+    """Whether an output may be of whole numbers, and an input of a type of its own of floats."""
+    kinds = {c.type_param_str: set(c.allowed_type_strs) for c in schema.type_constraints}
+
+    def of(port):
+        return kinds.get(port.type_str, {port.type_str})
+
+    return any(
+        "tensor(int64)" in of(out)
+        and out.type_str != given.type_str
+        and "tensor(float)" in of(given)
+        for out in schema.outputs
+        for given in schema.inputs
+    )
+
+
+def test_no_other_operator_makes_whole_numbers_of_what_is_observed():
+    found = {
+        name
+        for name in OPERATORS
+        for opset in OPSETS
+        if name != "Gelu" or opset >= 20  # there is none before
+        if makes_whole_numbers_of_floats(defs.get_schema(name, opset, ""))
+    }
+    assert found == {"Cast", "Pow", "Shape"}  # a shape is that of an array, not what is in it
+
+
+def test_constant_exponents_are_those_of_policies():
+    three = np.float32([3])
+    node = helper.make_node("Constant", [], ["exponent"], value=numpy_helper.from_array(three))
+    for model in (powered(node), powered(initializers=[("exponent", three)])):
+        assert parse_bundle(bundle_bytes(model), source="x").contract
 
 
 @pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.FLOAT16])
