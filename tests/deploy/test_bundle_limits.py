@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import resource
+import tracemalloc
 
 import numpy as np
 import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from deploy import golden_run, reproduction
-from deploy.bundle import OPSETS, BundleError, parse_bundle
+from deploy.bundle import (
+    CONTRACT_KEY,
+    GOLDEN_KEY,
+    MAX_TEXT_BYTES,
+    OPSETS,
+    BundleError,
+    parse_bundle,
+)
+from deploy.evaluation_stamp import EVALUATION_KEY
 from deploy.onnx_file import OPERATORS, read_onnx
 from tests.deploy.test_bundle import GOOD, WEIGHT, bundle_bytes, network, refused
 
@@ -79,6 +88,33 @@ def test_the_same_graphs_with_small_arrays_are_policies(monkeypatch):
     monkeypatch.setitem(globals(), "HUGE", 2**10)
     for model in (expanded, expanded_by_the_observation):
         assert parse_bundle(bundle_bytes(model()), source="x").contract
+
+
+JSON_KEYS = {
+    CONTRACT_KEY: "contract",
+    GOLDEN_KEY: "golden vectors",
+    EVALUATION_KEY: "evaluation stamp",
+}
+
+
+@pytest.mark.parametrize("key", JSON_KEYS)
+def test_a_long_text_is_refused_before_it_becomes_many_times_as_much(key):
+    data = bundle_bytes(**{key: "[" + "[]," * (MAX_TEXT_BYTES // 3) + "[]]"})
+    read_onnx(data)  # what this takes is not what is measured
+    tracemalloc.start()
+    try:
+        message = refused(data)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert f"{JSON_KEYS[key]}: a text of 4.00 MiB; expected at most 4 MiB" in message
+    assert most < 5 * MAX_TEXT_BYTES  # as JSON it would take 25 times its size
+
+
+@pytest.mark.parametrize("key", JSON_KEYS)
+def test_a_text_of_brackets_within_brackets_is_refused(key):
+    deep = bundle_bytes(**{key: "[" * MAX_TEXT_BYTES})
+    assert "recursion" in refused(deep)
 
 
 def test_one_that_computes_for_ever_is_stopped_by_its_share_of_the_processor(monkeypatch):
