@@ -90,6 +90,38 @@ def test_the_same_graphs_with_small_arrays_are_policies(monkeypatch):
         assert parse_bundle(bundle_bytes(model()), source="x").contract
 
 
+def grown(power):
+    """An array of so many dimensions, each of the size of the batch."""
+    nodes = [
+        helper.make_node("Shape", ["plain"], ["rows"], start=0, end=1),
+        helper.make_node("Concat", ["rows"] * power, ["many"], axis=0),
+        helper.make_node("Expand", ["zero", "many"], ["extra"]),
+    ]
+    return with_nodes(*nodes)
+
+
+def test_one_that_takes_little_in_a_small_batch_and_gigabytes_in_a_large_one_is_refused():
+    message = refused(bundle_bytes(grown(4)))  # 128^4 numbers are 1 GiB
+    assert "takes more than 512 MiB of memory, as no policy does" in message
+    assert parse_bundle(bundle_bytes(grown(2)), source="x").contract
+
+
+def test_one_that_gives_other_numbers_in_a_large_batch_is_refused():
+    nodes = [
+        helper.make_node("Shape", ["plain"], ["rows"], start=0, end=1),
+        helper.make_node("Cast", ["rows"], ["count"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["count", "hundred"], ["more"]),
+        helper.make_node("Relu", ["more"], ["wrong"]),
+        helper.make_node("Add", ["plain", "wrong"], ["mean"]),
+    ]
+    model = network()
+    model.graph.node[0].output[0] = "plain"
+    for place, node in enumerate(nodes, start=1):
+        model.graph.node.insert(place, node)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([100]), "hundred"))
+    assert "mean is off by 28, allowed 1e-05" in refused(bundle_bytes(model))
+
+
 JSON_KEYS = {
     CONTRACT_KEY: "contract",
     GOLDEN_KEY: "golden vectors",
