@@ -1,4 +1,6 @@
-"""Runs a bundle's graph on its golden vectors, in a process of its own with little to take.
+"""Runs a bundle's graphs in a process of its own with little to take.
+
+The policy is run on its golden vectors, and a learned actuator, if there is one, on zeros.
 
 A file of a few KB can ask for gigabytes (an array that is expanded), for hours, or for a fault of
 the runtime; here that ends a process which nobody misses. The process imports nothing of Ferry and
@@ -12,7 +14,7 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -92,6 +94,44 @@ def problem_of(
     return ""
 
 
+def actuator_problem_of(data: bytes, card_key: str, takes: Sequence[str], gives: str) -> str:
+    """In what a graph is no learned actuator, in one sentence; empty if in nothing.
+
+    It is run on zeros, for one world and for :data:`MANY_ROWS`; what it was fitted for says the
+    other sizes. What it gives for them must be finite.
+
+    Args:
+        data: the ONNX file.
+        card_key: the metadata that say what it was fitted for, as JSON.
+        takes: names of its inputs, ``[N, H, A]`` each.
+        gives: name of its output, ``[N, A]``.
+    """
+    session = open_session(data)
+    inputs = {port.name: port.type for port in session.get_inputs()}
+    outputs = [port.name for port in session.get_outputs()]
+    if sorted(inputs) != sorted(takes) or gives not in outputs:
+        return f"its graph is {list(inputs)} -> {outputs}; expected {list(takes)} -> {[gives]}"
+    types = {"tensor(float)": np.float32, "tensor(double)": np.float64}
+    (kind, *others) = set(inputs.values())
+    if others or kind not in types:
+        return f"it takes {', '.join(inputs.values())}; expected all of {' or '.join(types)}"
+    text = session.get_modelmeta().custom_metadata_map.get(card_key, "null")
+    try:
+        card: Any = json.loads(text)
+        history, joints = int(card["history"]), len(card["joints"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return f"its metadata {card_key!r} do not say 'history' and 'joints'; found {text:.60}"
+    for rows in (1, MANY_ROWS):
+        zeros = np.zeros((rows, history, joints), dtype=types[kind])
+        (got,) = session.run([gives], dict.fromkeys(takes, zeros))
+        if got.shape != (rows, joints) or not np.isfinite(got).all():
+            return (
+                f"{gives} for inputs of zeros, {list(zeros.shape)}, is not finite or has the shape "
+                f"{list(got.shape)}; expected {[rows, joints]}"
+            )
+    return ""
+
+
 # ------------------------------------------------------------------ the process
 
 
@@ -133,11 +173,17 @@ def _main() -> None:
     archive: Any = np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False)
     told = json.loads(archive["told"].tobytes())
     data = archive["model"].tobytes()
-    given = [archive[f"given/{name}"] for name in told["takes"]]
-    wanted = [archive[f"wanted/{name}"] for name in told["gives"]]
+    arrays = {
+        name: [archive[f"{name}/{k}"] for k in range(count)]
+        for name, count in told["arrays"].items()
+    }
+    kinds: dict[str, Callable[..., str]] = {
+        "policy": problem_of,
+        "learned actuator": actuator_problem_of,
+    }
     _limit(told["memory_bytes"], told["cpu_s"])
     try:
-        problem = problem_of(data, told["takes"], told["gives"], given, wanted, told["tolerance"])
+        problem = kinds[told["kind"]](data, **told["options"], **arrays)
     except MemoryError:
         problem = "MemoryError"
     except Exception as error:  # the runtime has many

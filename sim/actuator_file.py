@@ -24,13 +24,13 @@ from pydantic import Field, ValidationError
 from real.config import Config
 from real.errors import FerryError, nearest
 from real.spec import RobotSpec
+from real.world import ACTUATOR_CARD_KEY, ACTUATOR_INPUTS, ACTUATOR_OUTPUT
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Metadata of the model under which the card stands, as JSON.
-CARD_KEY = "ferry.actuator"
-INPUTS, OUTPUT = ("error", "velocity"), "torque"
+#: Metadata of the model under which the card stands, as JSON, and names of inputs and output.
+CARD_KEY, INPUTS, OUTPUT = ACTUATOR_CARD_KEY, ACTUATOR_INPUTS, ACTUATOR_OUTPUT
 #: Relative difference of gains and rates that counts as none: they went through text.
 _SAME = 1e-6
 #: Points at which damping is measured, and how far apart as a share of the fitted range.
