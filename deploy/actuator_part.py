@@ -1,7 +1,8 @@
 """The learned actuator inside a bundle: the very file that moved the joints in training.
 
 It is only for evaluations: no robot runs it. Its bytes stand in the metadata as text, under the
-bundle's digest, and must be those that the contract names.
+bundle's digest, and must be those that the contract names. Evaluations run it in their own process,
+so it is tried apart before, see :mod:`deploy.reproduction`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import base64
 import binascii
 
 from deploy.onnx_file import BundleError, read_onnx
+from deploy.reproduction import actuator_problem
 from real.contract import PolicyContract
 
 ACTUATOR_KEY = "ferry_actuator"
@@ -28,7 +30,7 @@ def why_outside(data: bytes) -> str:
         read_onnx(data, operators=None)
     except BundleError as error:
         return str(error)
-    return ""
+    return actuator_problem(data)
 
 
 def actuator_text(data: bytes) -> str:
@@ -44,7 +46,8 @@ def read_actuator_part(text: str | None, contract: PolicyContract) -> bytes | No
         contract: of the same bundle.
 
     Raises:
-        BundleError: it is not the one that the contract names, or no self-contained ONNX file.
+        BundleError: it is not the one that the contract names, no self-contained ONNX file, or one
+            that cannot be run here, or only with much memory or time.
     """
     if text is None:
         return None

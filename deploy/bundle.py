@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -32,6 +33,17 @@ OPSETS = range(17, 24)
 
 #: A policy network is under 1 MB; more than this is something else.
 MAX_BYTES = 32 * 1024 * 1024
+
+#: Contract and golden vectors have 10 to 100 kB each. What Python makes of JSON may take 30 times
+#: as much memory as its text.
+MAX_TEXT_BYTES = 4 * 1024 * 1024
+
+#: The metadata that are JSON, as messages call them.
+_TEXTS = {
+    CONTRACT_KEY: "contract",
+    GOLDEN_KEY: "golden vectors",
+    EVALUATION_KEY: "evaluation stamp",
+}
 
 
 @dataclass(frozen=True)
@@ -185,6 +197,7 @@ def _verified(data: bytes, source: str) -> Bundle:
             )
     if file.metadata[DIGEST_KEY] != file.digest:
         raise BundleError("its content does not fit its digest: it was altered after its export")
+    _require_short_texts(file.metadata)
     contract = _contract(file.metadata[CONTRACT_KEY])
     golden = _golden(file.metadata[GOLDEN_KEY], contract)
     actuator = read_actuator_part(file.metadata.get(ACTUATOR_KEY), contract)
@@ -204,6 +217,17 @@ def _verified(data: bytes, source: str) -> Bundle:
 
 
 # ------------------------------------------------------------------ contract
+
+
+def _require_short_texts(metadata: Mapping[str, str]) -> None:
+    """Refuse what is too large to be read as JSON, before it is."""
+    for key, name in _TEXTS.items():
+        size = len(metadata.get(key, "").encode())
+        if size > MAX_TEXT_BYTES:
+            raise BundleError(
+                f"{name}: a text of {size / 2**20:.2f} MiB; expected at most "
+                f"{MAX_TEXT_BYTES // 2**20} MiB"
+            )
 
 
 def _contract(text: str) -> PolicyContract:

@@ -30,11 +30,15 @@ OPERATORS = frozenset(
 
 #: What ``Cast`` may make, by their numbers in ``onnx.proto3``: float, float16, double, bfloat16. A
 #: whole number that is made of an observation could decide how large an array becomes, and then no
-#: trial would tell how much memory a policy takes.
+#: trial would tell how much memory a policy takes. The one other operator above that makes whole
+#: numbers of floats is ``Pow``, of a whole base: its exponents must be constant.
 FLOATS = frozenset({1, 10, 11, 16})
 
 #: Domains of the standard operators; the empty name is the usual spelling.
 DOMAINS = frozenset({"", "ai.onnx"})
+
+#: What stands in bytes 4 to 8 of ONNX Runtime's own format, by which it knows it.
+_OTHER_FORMAT = b"ORTM"
 
 #: Metadata written after the digest, which therefore does not cover it.
 STAMPS = frozenset({"ferry_digest", "ferry_evaluation"})
@@ -69,9 +73,13 @@ def read_onnx(data: bytes, *, operators: frozenset[str] | None = OPERATORS) -> O
         operators: what its graph may consist of; None for any standard operator.
 
     Raises:
-        BundleError: not an ONNX file, or one with external data, unknown operators or domains,
-            nested graphs, functions, or a metadata key or operator set given twice.
+        BundleError: not an ONNX file, also one that the runtime takes for another format, or one
+            with external data, unknown operators or domains, nested graphs, functions, or a
+            metadata key or operator set given twice.
     """
+    # A file can be both, with a graph in each: the runtime would then run one that nobody read.
+    if data[4:8] == _OTHER_FORMAT:
+        raise BundleError("it is in ONNX Runtime's own format (ORT); expected ONNX")
     opsets: list[tuple[str, int]] = []
     metadata: dict[str, str] = {}
     graphs: list[memoryview] = []
@@ -151,13 +159,30 @@ def replace_file(path: Path, data: bytes) -> None:
 
 def _check_graph(graph: memoryview, allowed: frozenset[str] | None) -> set[str]:
     operators: set[str] = set()
+    constants: set[str] = set()
+    computed: set[str] = set()
+    exponents: set[str] = set()
     for number, value, _ in _fields(graph):
         if number == 1:  # GraphProto.node
-            operators.add(_check_node(_message(value), allowed))
+            name = _check_node(_message(value), allowed)
+            operators.add(name)
+            made = constants if name == "Constant" else computed
+            made.update(_texts(value, 2))  # NodeProto.output
+            if name == "Pow":
+                exponents.update(_texts(value, 1)[1:])  # .input: base and exponent
         elif number == 5:  # .initializer
             _check_tensor(_message(value))
+            constants.add(_text(value, 8))
+        elif number == 11:  # .input; what is one beside being a constant may be given, too
+            computed.add(_text(value, 1))
         elif number == 15:  # .sparse_initializer
             raise BundleError("it contains sparse weights, which are not supported")
+    found = sorted(exponents - (constants - computed))
+    if allowed is not None and found:
+        raise BundleError(
+            f"operator 'Pow' has the exponent {found[0]!r:.60}, which is computed; expected a "
+            "constant"
+        )
     return operators
 
 
@@ -183,7 +208,7 @@ def _check_node(node: memoryview, allowed: frozenset[str] | None) -> str:
         raise BundleError(f"operator {name!r} is of the unknown domain {domain!r}")
     if allowed is not None and name not in allowed:
         raise BundleError(f"operator {name!r} is none that a policy needs")
-    if allowed is not None and name == "Cast" and not made <= FLOATS:
+    if allowed is not None and name == "Cast" and not (made and made <= FLOATS):
         raise BundleError("operator 'Cast' makes other numbers than floats, which no policy needs")
     return name
 
@@ -268,8 +293,13 @@ def _decoded(value: _Value) -> str:
 
 def _text(value: _Value, number: int) -> str:
     """The text of one field of a message, empty if absent; of several, the last counts."""
-    found = [v for n, v, _ in _fields(_message(value)) if n == number]
-    return _decoded(found[-1]) if found else ""
+    found = _texts(value, number)
+    return found[-1] if found else ""
+
+
+def _texts(value: _Value, number: int) -> list[str]:
+    """The texts of all fields of this number."""
+    return [_decoded(v) for n, v, _ in _fields(_message(value)) if n == number]
 
 
 def _number(value: _Value, number: int) -> int:

@@ -13,6 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: What every learned actuator is read by: the metadata that say what it was fitted for, as JSON,
+#: and the names of its inputs, ``[N, H, A]``, and of its output, ``[N, A]``.
+ACTUATOR_CARD_KEY = "ferry.actuator"
+ACTUATOR_INPUTS, ACTUATOR_OUTPUT = ("error", "velocity"), "torque"
+
 #: Plain name of a file, in letters that are a byte each: no file system takes more than 255 bytes.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -24,13 +24,13 @@ from pydantic import Field, ValidationError
 from real.config import Config
 from real.errors import FerryError, nearest
 from real.spec import RobotSpec
+from real.world import ACTUATOR_CARD_KEY, ACTUATOR_INPUTS, ACTUATOR_OUTPUT
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-#: Metadata of the model under which the card stands, as JSON.
-CARD_KEY = "ferry.actuator"
-INPUTS, OUTPUT = ("error", "velocity"), "torque"
+#: Metadata of the model under which the card stands, as JSON, and names of inputs and output.
+CARD_KEY, INPUTS, OUTPUT = ACTUATOR_CARD_KEY, ACTUATOR_INPUTS, ACTUATOR_OUTPUT
 #: Relative difference of gains and rates that counts as none: they went through text.
 _SAME = 1e-6
 #: Points at which damping is measured, and how far apart as a share of the fitted range.
@@ -189,6 +189,8 @@ def load_actuators(name: str | Path, robot: RobotSpec) -> ActuatorNetwork:
     # Small networks gain nothing from more threads, and actors share a machine.
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4
+    # Its own format, which it would know by itself, holds what no reader of ONNX finds.
+    options.add_session_config_entry("session.load_model_format", "ONNX")
     try:
         session: Any = onnxruntime.InferenceSession(
             data, options, providers=["CPUExecutionProvider"]

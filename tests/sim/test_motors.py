@@ -294,6 +294,21 @@ def test_a_network_of_something_else_is_refused_by_name(files, tmp_path):
         load_actuators(__file__, A1)
 
 
+def test_a_network_in_the_runtimes_own_format_is_refused(files, tmp_path):
+    import onnxruntime
+
+    own = tmp_path / "own.onnx"
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.optimized_model_filepath = str(own)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    onnxruntime.InferenceSession(files["double"], options)
+    session = onnxruntime.InferenceSession(own.read_bytes())
+    assert session.get_outputs()[0].name == "torque"  # it would do
+    with pytest.raises(FerryError, match=r"own\.onnx: ONNX Runtime cannot load it"):
+        load_actuators(own, A1)
+
+
 def test_a_model_that_does_not_do_what_its_card_says_is_refused(files, tmp_path):
     import onnx
 
