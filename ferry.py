@@ -6,6 +6,7 @@ Rooms are imported inside the commands, so that a robot computer needs no torch 
 from __future__ import annotations
 
 import logging
+import signal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -288,6 +289,8 @@ def deploy(
 
 def main() -> None:
     """Entry point of the ``ferry`` command."""
+    # SIGTERM as Ctrl-C: what was begun is ended, folders that were made are removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app(prog_name="ferry")
 
 

@@ -289,11 +289,15 @@ def run_node(factory: Callable[[], FerryNode], args: Sequence[str] | None = None
     return code
 
 
-def _stop_with_parent(stopping: list[int]) -> None:
-    """Stop when the supervisor is gone, killed included: it holds the other end of stdin."""
+def wait_for_end_of_input() -> None:
+    """Return when who started this process is gone, killed included: it holds our input open."""
     # Not sys.stdin: a thread inside its lock aborts the interpreter's shutdown.
     while os.read(0, 4096):
         pass
+
+
+def _stop_with_parent(stopping: list[int]) -> None:
+    wait_for_end_of_input()
     stopping.append(0)
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from deploy.graph import SIMULATORS, RobotChoice
 from real.errors import FerryError, nearest
+from real.plugin_options import require_kinds
 from real.robot_io import PlannedWorld, load_plugin, require_firmware_timeout
 from real.spec import RobotSpec
 
@@ -53,7 +54,7 @@ def check_plugin(
     try:
         module = importlib.import_module(module_name)
     # A driver's import runs a vendor's code; whatever it raises, the answer is the same.
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise FerryError(
             f"robot plug-in {choice.plugin!r}: importing {module_name!r} failed "
             f"({type(error).__name__}: {error})"
@@ -86,9 +87,13 @@ def _planned_world(choice: RobotChoice, kind: object, spec: RobotSpec) -> str:
         return ""
     try:
         return kind.planned_world(spec, choice.options)
-    except TypeError as error:
+    except FerryError:
+        raise
+    # A simulator of the user's own may raise anything.
+    except (Exception, SystemExit) as error:
         raise FerryError(
-            f"robot plug-in {choice.plugin!r}: options {dict(choice.options)}: {error}"
+            f"robot plug-in {choice.plugin!r}: options {dict(choice.options)}: planned_world "
+            f"failed ({type(error).__name__}: {error})"
         ) from error
 
 
@@ -110,6 +115,7 @@ def _check_options(choice: RobotChoice, kind: type[Any]) -> None:
                 f"robot plug-in {choice.plugin!r} has no option {name!r}{nearest(name, named)}; "
                 f"it has: {', '.join(named) or 'none'}"
             )
+    require_kinds(kind, choice.options, choice.plugin)
     lacking = [name for name, must in named.items() if must and name not in choice.options]
     if lacking:
         raise FerryError(
@@ -129,7 +135,7 @@ def _check_timeout(choice: RobotChoice, spec: RobotSpec) -> None:
     except FerryError:
         raise
     # A driver runs a vendor's code; whatever it raises, the answer is the same.
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise FerryError(
             f"robot plug-in {choice.plugin!r} cannot be built and closed before the start "
             f"({type(error).__name__}: {error})"

@@ -8,8 +8,10 @@ the one that :class:`~deploy.controller.Controller` gives for the same state.
 
 from __future__ import annotations
 
+import _thread
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ import numpy as np
 import rclpy
 from numpy.typing import NDArray
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.signals import SignalHandlerOptions
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
@@ -28,7 +31,7 @@ from deploy.controller import Controller
 from deploy.convert import CommandReader, StateWriter, make_pose, make_twist, to_ns
 from deploy.introduction import contract_of, load_here
 from deploy.modes import Mode
-from deploy.node_base import FerryNode
+from deploy.node_base import FerryNode, wait_for_end_of_input
 from deploy.policy import OnnxPolicy
 from deploy.policy_node import PolicyNode
 from deploy.rehearsal import Rehearsal
@@ -224,15 +227,26 @@ class RehearsalNode(FerryNode):
             node.destroy_node()
 
 
+def _end_with_parent() -> None:
+    """Interrupt as Ctrl-C does when the other end of standard input is gone."""
+    wait_for_end_of_input()
+    _thread.interrupt_main()
+
+
 def main() -> None:
-    """Entry point of ``python -m deploy.rehearsal_process PLAN.json``."""
+    """Entry point of ``python -m deploy.rehearsal_process PLAN.json``.
+
+    It ends with its standard input, which whoever started it holds open.
+    """
     plan: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     parameters = {
         "bundle": plan["bundle"],
         "safety_settings": plan["safety_settings"],
     }
     given = [a for k, v in parameters.items() for a in ("-p", f"{k}:={v}")]
-    rclpy.init(args=["--ros-args", *given])
+    # Their handlers would end the graph in the middle of a step, and not this process.
+    rclpy.init(args=["--ros-args", *given], signal_handler_options=SignalHandlerOptions.NO)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     node: RehearsalNode | None = None
     try:
         node = RehearsalNode(plan)
@@ -242,6 +256,8 @@ def main() -> None:
     except FerryError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
     finally:
         if node is not None:
             node.close()

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from deploy.channel import Disturbance
 from deploy.graph import choose_robot, graph
@@ -205,20 +205,32 @@ def _run(plan: Mapping[str, Any], folder: Path, environment: Mapping[str, str]) 
     file, report = folder / "plan.json", Path(plan["report"])
     file.write_text(json.dumps(dict(plan)))
     report.unlink(missing_ok=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "deploy.rehearsal_process", str(file)],
-        env={**os.environ, **environment, "ROS_LOG_DIR": str(folder / "ros")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode or not report.is_file():
-        code = done.returncode
+    with (folder / "said.txt").open("w+") as said:
+        code = _wait_for(
+            [sys.executable, "-m", "deploy.rehearsal_process", str(file)],
+            env={**os.environ, **environment, "ROS_LOG_DIR": str(folder / "ros")},
+            stderr=said,
+        )
+        said.seek(0)
+        last = said.read().strip().splitlines()[-3:]
+    if code or not report.is_file():
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended ({code})"
-        said = done.stderr.strip().splitlines()[-3:]
-        raise FerryError("rehearsal " + how + ": " + "\n  ".join(said))
+        raise FerryError("rehearsal " + how + ": " + "\n  ".join(last))
     return json.loads(report.read_text())
+
+
+def _wait_for(command: Sequence[str], *, env: Mapping[str, str], stderr: TextIO) -> int:
+    """Run a process to its end and return its exit code; it never outlives this one.
+
+    It ends with its standard input, which is a pipe of ours: also where we are killed.
+    """
+    with subprocess.Popen(
+        command, env=dict(env), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr
+    ) as process:
+        try:
+            return process.wait()
+        finally:
+            process.kill()  # nothing, where it has ended
 
 
 def _text(run: Mapping[str, Any] | None, name: str) -> str:

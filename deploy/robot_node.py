@@ -28,7 +28,13 @@ from deploy.robot_loop import RobotLoop
 from deploy.timing import Histogram, Rate
 from deploy.vitals_wire import VitalsOut
 from real.errors import FerryError
-from real.robot_io import RobotIO, drawn_world, load_plugin, require_firmware_timeout
+from real.robot_io import (
+    RobotIO,
+    asked_to_exit,
+    drawn_world,
+    load_plugin,
+    require_firmware_timeout,
+)
 from real.signals import RobotState
 from real.spec import RobotSpec
 
@@ -71,7 +77,7 @@ class RobotNode(ManagedNode):
         self._thread: threading.Thread | None = None
         #: A loop's thread whose driver call did not return; the hardware may still be its.
         self._stuck: threading.Thread | None = None
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._end: dict[str, object] = {}
         self._answers = Histogram()
 
@@ -120,8 +126,7 @@ class RobotNode(ManagedNode):
         self._thread.start()
         if not began.wait(timeout=START_S):
             raise FerryError(f"robot plug-in {self._plugin!r} gave no state within {START_S:g} s")
-        if self._failure is not None:
-            raise self._failure
+        self._raise_failure()
 
     def activate(self) -> None:
         """Introduce the robot, publish its states, follow commands."""
@@ -187,14 +192,21 @@ class RobotNode(ManagedNode):
     def _run(self, loop: RobotLoop, began: threading.Event) -> None:
         try:
             loop.run()
-        # Whatever a driver raises must end the node, and the thread cannot raise into it.
-        except Exception as error:
+        # Whatever a driver raises must end the node, and the thread cannot raise into it. Of a
+        # SystemExit nobody would hear: threads end by it in silence.
+        except BaseException as error:
             if loop is self._loop:
                 self._failure = error
             if began.is_set():
                 self.get_logger().error(f"robot loop ended: {_named(error)}")
         finally:
             began.set()
+
+    def _raise_failure(self) -> None:
+        if isinstance(self._failure, SystemExit):
+            raise asked_to_exit(self._plugin, "starting it", self._failure)
+        if self._failure is not None:
+            raise self._failure
 
     def _why(self) -> str:
         return "" if self._failure is None else _named(self._failure)
@@ -301,7 +313,7 @@ class RobotNode(ManagedNode):
         self.report("summary", failure=self._why(), **{**self._end, **answers})
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 

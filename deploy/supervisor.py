@@ -19,7 +19,6 @@ from deploy.preflight import Cleared, preflight
 from deploy.processes import Status
 from deploy.schedule import Schedule, arm_tour, tour
 from deploy.sim_world import WorldWish
-from real.errors import FerryError
 
 
 @dataclass(frozen=True)
@@ -145,25 +144,25 @@ def deploy(
         )
         plan = _plan(cleared, schedule, seconds)
         files = _write_files(plan, safety, folder, base=safety_settings)
-    described = graph(
-        bundle,
-        cleared.choice,
-        robot_name=_absolute(robot_name) or cleared.bundle.contract.robot,
-        repeat=plan is not None and seconds is None and schedule is None,
-        record=record,
-        metadata=cleared.metadata(robot),
-        safety_settings=files.settings,
-        twist_stamped=twist_stamped,
-        watchdog_periods=watchdog_periods,
-        domain_id=domain_id,
-        schedule=files.schedule,
-        arm_timeout_s=arm_timeout_s,
-        report=files.report,
-        bundle_sha256=cleared.bundle.sha256,
-        trusted_keys=trusted_keys,
-        minimum_score=cleared.minimum_score,
-        params=params,
-    )
+        described = graph(
+            bundle,
+            cleared.choice,
+            robot_name=_absolute(robot_name) or cleared.bundle.contract.robot,
+            repeat=plan is not None and seconds is None and schedule is None,
+            record=record,
+            metadata=cleared.metadata(robot),
+            safety_settings=files.settings,
+            twist_stamped=twist_stamped,
+            watchdog_periods=watchdog_periods,
+            domain_id=domain_id,
+            schedule=files.schedule,
+            arm_timeout_s=arm_timeout_s,
+            report=files.report,
+            bundle_sha256=cleared.bundle.sha256,
+            trusted_keys=trusted_keys,
+            minimum_score=cleared.minimum_score,
+            params=params,
+        )
     # An operator ends the graph; without one its time does.
     limit = seconds if plan is None else None
     first = f"the simulated robot's world: {cleared.world}" if cleared.world else ""
@@ -190,11 +189,12 @@ class _Files:
 
 @contextlib.contextmanager
 def _new_folder() -> Generator[Path]:
-    """A folder for what the nodes read and say, of which nothing stays after a mistake."""
+    """A folder for what the nodes read and say, of which nothing stays if they do not start."""
     folder = Path(tempfile.mkdtemp(prefix="ferry-"))
     try:
         yield folder
-    except FerryError:
+    # Ctrl-C, too: there is nothing in it yet that anybody would look for.
+    except BaseException:
         shutil.rmtree(folder)
         raise
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from real.domain import DomainSample
 from real.errors import FerryError, nearest
+from real.plugin_options import is_number, require_kinds
 from real.signals import JointCommand, RobotState
 from real.spec import RobotSpec
 
@@ -88,10 +89,10 @@ def require_firmware_timeout(robot: RobotIO, plugin: str) -> None:
     Raises:
         FerryError: it declares no time-out, or one that is no time.
     """
-    timeout_s = robot.command_timeout_s
-    if robot.simulated or (timeout_s is not None and 0.0 < timeout_s < math.inf):
+    timeout_s: object = robot.command_timeout_s
+    if robot.simulated is True or (is_number(timeout_s) and 0.0 < timeout_s < math.inf):
         return
-    found = "no command_timeout_s" if timeout_s is None else f"command_timeout_s = {timeout_s}"
+    found = "no command_timeout_s" if timeout_s is None else f"command_timeout_s = {timeout_s!r}"
     raise FerryError(
         f"robot plug-in {plugin!r} declares {found}: if robot_node hangs, nothing stops the "
         "robot. Use a driver with a time-out in firmware and declare it in seconds, or set "
@@ -141,7 +142,8 @@ def load_plugin(path: str, robot: RobotSpec, *, options: Mapping[str, Any]) -> R
         options: keyword arguments of the class.
 
     Raises:
-        FerryError: the module or class does not exist, or the options do not fit.
+        FerryError: the module or class does not exist, the options do not fit, or the class says
+            otherwise than what it builds whether that is simulated.
     """
     module_name, colon, class_name = path.partition(":")
     if not colon or not module_name or not class_name:
@@ -152,16 +154,48 @@ def load_plugin(path: str, robot: RobotSpec, *, options: Mapping[str, Any]) -> R
         raise FerryError(
             f"robot plug-in {path!r}: module {module_name!r} cannot be imported ({error})"
         ) from error
+    except SystemExit as error:
+        raise asked_to_exit(path, f"importing {module_name!r}", error) from error
     factory = getattr(module, class_name, None)
     if factory is None:
         raise FerryError(
             f"robot plug-in {path!r}: {module_name} has no {class_name!r}"
             f"{nearest(class_name, [n for n in dir(module) if not n.startswith('_')])}"
         )
+    require_kinds(factory, options, path)
     try:
         plugin = factory(robot, **options)
     except TypeError as error:
         raise FerryError(f"robot plug-in {path!r}: options {dict(options)}: {error}") from error
+    except SystemExit as error:
+        raise asked_to_exit(path, f"building {class_name!r}", error) from error
     if not isinstance(plugin, RobotIO):
         raise FerryError(f"robot plug-in {path!r} does not implement real.robot_io.RobotIO")
+    _require_same_kind(plugin, path)
     return plugin
+
+
+def asked_to_exit(plugin: str, when: str, error: SystemExit) -> FerryError:
+    """What to say of a vendor's code that wants the whole process to end, which is not its own.
+
+    Args:
+        plugin: what to call the plug-in.
+        when: what it did then.
+        error: what it raised.
+    """
+    return FerryError(f"robot plug-in {plugin!r}: {when} asked the process to exit ({error.code})")
+
+
+def _require_same_kind(robot: RobotIO, plugin: str) -> None:
+    """Refuse a robot that is hardware where its class says that nothing real moves, or the reverse.
+
+    The class is asked before anything is built: for the reach of the network, and for who may arm.
+    """
+    declared: object = getattr(type(robot), "simulated", False)
+    found: object = robot.simulated
+    if found is not (declared is True):
+        raise FerryError(
+            f"robot plug-in {plugin!r}: its class says simulated = {declared!r}, what it builds "
+            f"says {found!r}; expected True of both for a simulation, else False of both: set it "
+            "in the class alone"
+        )

@@ -122,6 +122,8 @@ def robot_world(
     Raises:
         FerryError: an option is wrong, they do not go together, or the actuator is not the robot's.
     """
+    if seed < 0:
+        raise FerryError(f"option seed={seed}: expected 0 or more")
     found, network = _table(terrain), actuator
     if task is not None:
         if found is not None:

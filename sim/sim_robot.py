@@ -7,6 +7,7 @@ node's calls are the robot's clock: each advances one physics step, and without 
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -220,6 +221,8 @@ class _BuiltRobot(SimRobot):
         level: int | None = None,
         seed: int = 0,
     ) -> None:
+        if not 0.0 <= friction < math.inf:
+            raise FerryError(f"option friction={friction}: expected a finite number, 0 or more")
         world = robot_world(
             robot,
             terrain=terrain,

@@ -162,6 +162,22 @@ class Unclosable(LoopbackRobot):
         raise OSError("the bus is gone")
 
 
+class Quitting(LoopbackRobot):
+    """It ends the process, as a vendor's code may, at one of its calls."""
+
+    when = "later"
+
+    def start(self):
+        if Quitting.when == "start":
+            raise SystemExit(0)
+        return super().start()
+
+    def exchange(self, command):
+        if Quitting.when == "exchange":
+            raise SystemExit(0)
+        return super().exchange(command)
+
+
 def plugin(kind):
     return f"{__name__}:{kind.__name__}"
 
@@ -202,6 +218,21 @@ def test_a_driver_that_fails_at_the_end_is_not_reported_as_cleaned_up(make, monk
     assert (event, summary["failure"]) == ("summary", "OSError: the bus is gone")
     assert summary["steps"] >= 0
     assert node.exit_code == 1
+
+
+def test_a_driver_that_quits_ends_its_node_which_says_so(make, monkeypatch):
+    node = make(RobotNode, plugin=plugin(Quitting))
+    told = []
+    monkeypatch.setattr(node, "report", lambda event, **fields: told.append((event, fields)))
+    monkeypatch.setattr(Quitting, "when", "start")
+    assert node.trigger_configure() == FAILURE
+    assert "starting it asked the process to exit (0)" in node.inactive
+    monkeypatch.setattr(Quitting, "when", "later")
+    assert node.trigger_configure() == SUCCESS
+    monkeypatch.setattr(Quitting, "when", "exchange")
+    until(lambda: node.exit_code == 1, "it ends")
+    node.close()
+    assert told[-1][1]["failure"] == "SystemExit: 0"
 
 
 class Interrupted(RobotNode):

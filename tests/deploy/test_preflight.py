@@ -58,6 +58,29 @@ class Broken(LoopbackRobot):
     simulated = False
     def __init__(self, robot):
         raise OSError("no such device")
+
+class Quitting(LoopbackRobot):
+    simulated = False
+    def __init__(self, robot):
+        raise SystemExit("no licence")
+
+class QuittingLate(LoopbackRobot):
+    simulated = False
+    def __init__(self, robot):
+        super().__init__(robot)
+    def close(self):
+        raise SystemExit(3)
+
+class Undecided(LoopbackRobot):
+    simulated = False
+    def __init__(self, robot):
+        super().__init__(robot)
+        self.simulated = True
+
+class OddWorld(LoopbackRobot):
+    @classmethod
+    def planned_world(cls, robot, options):
+        raise SystemExit("no licence")
 """
 
 
@@ -70,6 +93,7 @@ def bundle(tmp_path):
 def driver(tmp_path, monkeypatch):
     (tmp_path / "driver_of_mine.py").write_text(DRIVER)
     (tmp_path / "broken_driver.py").write_text("raise OSError('no such device')")
+    (tmp_path / "quitting_driver.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(tmp_path)
 
 
@@ -130,6 +154,8 @@ def test_a_bundles_robot_that_does_not_ship_is_asked_for_by_option(tmp_path):
         ("sim:pybullet", {"gain": 1.0}, "it has: friction, hold_until_commanded"),
         ("driver_of_mine:Robot", {"port": 3}, "it has: none"),
         ("driver_of_mine:Serial", {"speed": 9600}, "needs the option port: add --option port="),
+        ("loopback", {"viscosity": "thick"}, "option viscosity='thick': expected a number"),
+        ("sim:mujoco", {"seed": 1.5}, "option seed=1.5: expected a whole number"),
     ],
 )
 def test_an_option_that_the_plug_in_does_not_take_is_refused(bundle, robot, options, words):
@@ -204,6 +230,9 @@ def test_a_driver_is_built_and_closed_and_not_opened(bundle):
         (-1.0, "command_timeout_s = -1.0"),
         (math.inf, "command_timeout_s = inf"),
         (math.nan, "command_timeout_s = nan"),
+        ("soon", "command_timeout_s = 'soon'"),
+        (True, "command_timeout_s = True"),
+        ([0.1], r"command_timeout_s = \[0\.1\]"),
     ],
 )
 def test_hardware_that_nothing_stops_is_refused_unless_somebody_answers_for_it(
@@ -237,6 +266,11 @@ def test_a_driver_says_by_its_class_whether_it_is_simulated(bundle):
         ("driver_of_mine:Robto", "did you mean 'Robot'"),
         ("broken_driver:Robot", "OSError: no such device"),
         ("driver_of_mine:Broken", "cannot be built .*OSError: no such device"),
+        ("driver_of_mine:Quitting", "building 'Quitting' asked the process to exit .no licence"),
+        ("driver_of_mine:QuittingLate", "built and closed before the start .SystemExit: 3"),
+        ("driver_of_mine:Undecided", "class says simulated = False, what it builds says True"),
+        ("driver_of_mine:OddWorld", "planned_world failed .SystemExit: no licence"),
+        ("quitting_driver:Robot", "importing 'quitting_driver' failed .SystemExit: 0"),
         ("real.loopback:nq", r"has no 'nq'$"),
         ("json:dumps", "'dumps' is a function; expected a class"),
     ],

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from deploy.bench import BUNDLE
+from deploy.bundle import read_bundle
 from deploy.channel import Channel, Disturbance
 from deploy.rehearse import RehearsalResult, read_seconds, read_share, rehearse
+from deploy.schedule import tour
 from real.errors import FerryError
 from tests.deploy.stand_bundle import write_bundle
 from tests.deploy.test_reach import arm_contract
 from tests.extras import need
+from tests.training.toy_run import alive, descendants, wait_until
 
 MS = 1_000_000
 
@@ -85,6 +93,49 @@ def test_hardware_is_not_rehearsed():
     need("rclpy")
     with pytest.raises(FerryError, match="no simulator 'gazebo'"):
         rehearse(Path(BUNDLE), "sim:gazebo", disturbance=Disturbance())
+
+
+PARENT = """
+import os, sys
+from deploy.rehearse import _wait_for
+sys.exit(_wait_for([sys.executable, *sys.argv[1:]], env=os.environ, stderr=sys.stderr))
+"""
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_process_that_rehearses_ends_with_the_one_that_asked_for_it(tmp_path, number):
+    need("rclpy")
+    need("pybullet")
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    plan = {
+        "bundle": str(BUNDLE),
+        "robot": "a1",
+        "plugin": "sim.sim_robot:PyBulletRobot",
+        "options": {},
+        "schedule": str(folder / "schedule.json"),
+        "safety_settings": str(folder / "safety.yaml"),
+        "report": str(folder / "report.json"),
+        "seed": 0,
+        **dataclasses.asdict(Disturbance()),
+    }
+    (folder / "plan.json").write_text(json.dumps(plan))
+    (folder / "safety.yaml").write_text("ramp_s: 0.0\n")
+    tour(read_bundle(BUNDLE).contract.command, seconds=600.0).save(folder / "schedule.json")
+    child = ["-m", "deploy.rehearsal_process", str(folder / "plan.json")]
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, *child],
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as parent:
+        wait_until(lambda: len(descendants(parent.pid)) == 1)
+        (rehearsing,) = descendants(parent.pid)
+        # So many threads only with nodes: it is in the middle of it.
+        wait_until(lambda: len(list(Path(f"/proc/{rehearsing}/task").iterdir())) > 8)
+        parent.send_signal(number)
+    wait_until(lambda: not alive([rehearsing]))
 
 
 @pytest.mark.ros

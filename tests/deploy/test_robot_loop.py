@@ -210,14 +210,15 @@ def test_deadlines_are_absolute_so_work_does_not_stretch_the_period(clock):
     assert loop.missed == 0
 
 
-def test_an_exception_of_the_driver_ends_in_a_safe_stop_and_a_closed_driver(clock):
+@pytest.mark.parametrize("raised", [OSError, SystemExit, KeyboardInterrupt])
+def test_an_exception_of_the_driver_ends_in_a_safe_stop_and_a_closed_driver(clock, raised):
     loop, robot, _ = make(clock)
 
     def breaks():
-        raise OSError("cable")
+        raise raised("cable")
 
     robot.at = {1: lambda: loop.command(target()), 5: breaks}
-    with pytest.raises(OSError, match="cable"):
+    with pytest.raises(raised, match="cable"):
         loop.run()
     assert damps(robot.commands[-1])
     assert len(robot.commands) == 6

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +173,58 @@ def test_mistakes_are_found_before_a_process_starts(bundle, tmp_path):
         deploy(bundle, "loopback", minimum_score=0.9)
     with pytest.raises(FerryError, match=r"none\.yaml: there is no such file"):
         deploy(bundle, "loopback", params=tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("module", "raised"),
+    [("supervisor.preflight", KeyboardInterrupt), ("graph.graph_environment", FerryError)],
+)
+def test_a_start_that_does_not_happen_leaves_no_folder(
+    bundle, tmp_path, monkeypatch, module, raised
+):
+    def fails(*_, **__):
+        raise raised("now")
+
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(f"deploy.{module}", fails)
+    with pytest.raises(raised):
+        deploy(bundle, "loopback")
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+#: A driver that takes its time to be imported, and says that it is.
+SLOW_DRIVER = """
+import time
+print("importing", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", ["deploy", "rehearse"])
+def test_a_signal_during_the_start_leaves_no_folder(bundle, tmp_path, command, number):
+    (tmp_path / "slow_driver.py").write_text(SLOW_DRIVER)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    asked = [sys.executable, "-m", "ferry", command, str(bundle), "--robot", "slow_driver:Robot"]
+    with subprocess.Popen(
+        asked,
+        env={**os.environ, "TMPDIR": str(temporary), "PYTHONPATH": path},
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        said = iter(process.stdout.readline, b"")
+        assert any(b"importing" in line for line in said)
+        assert [p for p in temporary.iterdir() if p.name.startswith("ferry-")]
+        process.send_signal(number)
+        rest = process.stdout.read()
+        assert process.wait(30) == 130
+    assert b"Traceback" not in rest
+    assert not [p for p in temporary.iterdir() if p.name.startswith("ferry-")]
 
 
 def test_options_reach_the_users_own_driver_robot_file_and_safety_node(
