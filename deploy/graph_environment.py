@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sysconfig
@@ -16,6 +17,9 @@ HIGHEST_DOMAIN = 101
 
 #: Where Fast DDS looks for profiles, of Jazzy and of Kilted.
 PROFILES = ("FASTRTPS_DEFAULT_PROFILES_FILE", "FASTDDS_DEFAULT_PROFILES_FILE")
+
+#: That of simulated graphs.
+LOCAL_PROFILE = Path(__file__).with_name("fastdds_local.xml")
 
 #: The name of Fast DDS in ``RMW_IMPLEMENTATION``.
 FAST_DDS = "rmw_fastrtps_cpp"
@@ -64,7 +68,42 @@ def _on_this_computer() -> dict[str, str]:
         return out | _profiles("fastdds.xml") | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
     # Named, since without a range any other implementation would speak to the network.
     ours = {"RMW_IMPLEMENTATION": FAST_DDS, "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT"}
-    return out | _profiles("fastdds_local.xml") | ours
+    return out | _profiles(LOCAL_PROFILE.name) | ours
+
+
+def require_this_computer() -> None:
+    """Refuse to go on where Fast DDS was told of the loopback interface alone and opened others.
+
+    A version that cannot read the profile says so in its log and speaks to the network. Called once
+    the process takes part in a domain. Looks into ``/proc``: on other systems than Linux it cannot
+    tell.
+
+    Raises:
+        FerryError: a UDP socket of this process is bound to another address.
+    """
+    if os.environ.get(PROFILES[0]) != str(LOCAL_PROFILE):
+        return
+    found = _udp_addresses() - {"0100007F"}  # 127.0.0.1, the bytes in the processor's order
+    if found:
+        raise FerryError(
+            f"this simulated graph would reach beyond the computer: Fast DDS did not follow "
+            f"{LOCAL_PROFILE} and bound UDP to {', '.join(sorted(found))} (hexadecimal, reversed); "
+            f"write a profile for its version and name it in {PROFILES[0]} and {PROFILES[1]}"
+        )
+
+
+def _udp_addresses() -> set[str]:
+    """Addresses that UDP sockets of this process are bound to, as the kernel writes them."""
+    found, mine = set[str](), set[str]()
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # closed since
+                mine.add(os.readlink(f"/proc/self/fd/{name}"))
+    for table in (Path("/proc/self/net/udp"), Path("/proc/self/net/udp6")):
+        with contextlib.suppress(OSError):
+            rows = [line.split() for line in table.read_text().splitlines()[1:]]
+            found |= {row[1].split(":")[0] for row in rows if f"socket:[{row[9]}]" in mine}
+    return found
 
 
 def _profiles(name: str) -> dict[str, str]:

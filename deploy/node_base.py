@@ -29,6 +29,7 @@ from std_srvs.srv import Trigger
 
 from deploy.convert import LATCHED, TOPICS
 from deploy.graph import STATUS_ENV
+from deploy.graph_environment import require_this_computer
 from deploy.links import Links
 from deploy.parameters import usage
 from deploy.punctual import settle_memory
@@ -65,6 +66,7 @@ class FerryNode(Node):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        require_this_computer()  # before anything is published
         # The steady clock: a watchdog must not stop because somebody set the time.
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._diagnostics = self.publish_on("/diagnostics")

@@ -79,6 +79,42 @@ def test_a_simulated_graph_speaks_through_the_loopback_interface_alone(sender):
     assert udp_addresses(sender.pid) == {"0100007F"}
 
 
+#: A node in a graph whose profile Fast DDS cannot read.
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+from deploy import graph_environment
+graph_environment.LOCAL_PROFILE = Path(os.environ["FASTRTPS_DEFAULT_PROFILES_FILE"])
+import rclpy
+from deploy.node_base import FerryNode
+from real.errors import FerryError
+rclpy.init()
+try:
+    FerryNode("alone")
+except FerryError as error:
+    sys.exit(f"refused: {error}")
+"""
+
+
+@pytest.mark.parametrize(("text", "refused"), [("<dds><pro", True), (None, False)])
+def test_a_graph_whose_profile_is_not_followed_does_not_start(tmp_path, text, refused):
+    need("rclpy")
+    environment = {**os.environ, **graph_environment(simulated=True, domain_id=free_domain_id())}
+    if text is not None:
+        (tmp_path / "old.xml").write_text(text)
+        environment |= dict.fromkeys(PROFILES, str(tmp_path / "old.xml"))
+    done = subprocess.run(
+        [sys.executable, "-c", UNREADABLE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == int(refused), done.stderr
+    assert ("refused: this simulated graph would reach beyond" in done.stderr) == refused
+
+
 @pytest.mark.parametrize("sender", [False], indirect=True)
 def test_beside_hardware_the_network_is_reached(sender):
     assert "00000000" in udp_addresses(sender.pid)
