@@ -221,8 +221,7 @@ class _BuiltRobot(SimRobot):
         level: int | None = None,
         seed: int = 0,
     ) -> None:
-        if not 0.0 <= friction < math.inf:
-            raise FerryError(f"option friction={friction}: expected a finite number, 0 or more")
+        _require_friction(friction)
         world = robot_world(
             robot,
             terrain=terrain,
@@ -245,6 +244,7 @@ class _BuiltRobot(SimRobot):
     @classmethod
     def planned_world(cls, robot: RobotSpec, options: Mapping[str, Any]) -> str:
         """See :class:`real.robot_io.PlannedWorld`."""
+        _require_friction(options.get("friction", FLOOR_FRICTION))
         own = {k: v for k, v in options.items() if k not in _OF_THE_ROBOT}
         return robot_world(robot, **own).words()
 
@@ -252,6 +252,11 @@ class _BuiltRobot(SimRobot):
     def _build(robot: RobotSpec, friction: float, world: RobotWorld) -> Engine:
         """One world. Engines are imported here, so that only the one asked for is loaded."""
         raise NotImplementedError
+
+
+def _require_friction(friction: float) -> None:
+    if not 0.0 <= friction < math.inf:
+        raise FerryError(f"option friction={friction}: expected a finite number, 0 or more")
 
 
 #: Options that say nothing of the world around.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 
 import pytest
 
@@ -56,6 +57,12 @@ PROGRAMS = {
 
 
 FINISHING = ("finishing", "commanding")
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """Logs of nodes that end badly are kept: here, where pytest removes them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

@@ -174,6 +174,8 @@ def test_a_task_gives_ground_and_motors_and_a_plane_can_be_asked_for(late: Path)
         ({"terrain": TERRAIN, "task": "a1_terrain"}, "expected one of them"),
         ({"task": "a1_walk", "actuator": "m.onnx"}, r"has servos, .*leave out --actuator m\.onnx"),
         ({"actuator": "none.onnx"}, r"cannot read none\.onnx"),
+        ({"seed": -1}, "option seed=-1: expected 0 or more"),
+        ({"friction": -0.1}, "option friction=-0.1: expected a finite number, 0 or more"),
     ],
 )
 def test_a_world_that_cannot_be_is_said_before_it_is_built(
