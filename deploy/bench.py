@@ -29,6 +29,7 @@ from deploy.onnx_file import read_onnx, with_metadata, without_metadata
 from deploy.policy import OnnxPolicy
 from deploy.preflight import require_ros
 from deploy.processes import Supervisor
+from deploy.punctual import try_priority
 from deploy.safety import SafetySettings
 from deploy.schedule import Schedule
 from real.config import config_path, load_config, save_config
@@ -88,6 +89,7 @@ def bench_deploy(
             permitted, or the graph does not run through.
     """
     chosen = _chosen(rates)
+    try_priority(priority)
     require_ros()
     whole = read_bundle(bundle)
     say = progress or _say_nothing

@@ -52,6 +52,11 @@ TOPICS: dict[str, type] = {
 LATCHED = frozenset({"/safety/mode", "/robot/contract", "/ground_truth/domain"})
 
 
+def type_name(type_: type) -> str:
+    """A message type as ROS names it, e.g. ``sensor_msgs/msg/JointState``."""
+    return f"{type_.__module__.split('.')[0]}/msg/{type_.__name__}"
+
+
 def to_ns(stamp: Any) -> int:
     """Nanoseconds of a builtin_interfaces/Time."""
     return stamp.sec * 1_000_000_000 + stamp.nanosec

@@ -60,14 +60,19 @@ def _on_this_computer() -> dict[str, str]:
     to the loopback interface, and ROS is told to leave it as it is. That needs Fast DDS, the
     default of Jazzy and Kilted. Where the user chose another, or a profile, LOCALHOST holds.
     """
-    # Peers and discovery servers that the user's shell names are asked whatever the range; empty
-    # is the same as not set.
-    out = {"ROS_STATIC_PEERS": "", "ROS_DISCOVERY_SERVER": ""}
+    # Peers and discovery servers that the user's shell names are asked whatever the range, and the
+    # range's predecessor would hide it; empty is the same as not set.
+    out = {"ROS_STATIC_PEERS": "", "ROS_DISCOVERY_SERVER": "", "ROS_LOCALHOST_ONLY": ""}
     own = any(os.environ.get(name) for name in PROFILES)
     if own or (os.environ.get("RMW_IMPLEMENTATION") or FAST_DDS) != FAST_DDS:
         return out | _profiles("fastdds.xml") | {"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
-    # Named, since without a range any other implementation would speak to the network.
-    ours = {"RMW_IMPLEMENTATION": FAST_DDS, "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT"}
+    ours = {
+        # Named, since without a range any other implementation would speak to the network.
+        "RMW_IMPLEMENTATION": FAST_DDS,
+        "ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT",
+        # A DEFAULT_FASTRTPS_PROFILES.xml where the nodes start would win over the one named here.
+        "SKIP_DEFAULT_XML_FILE": "1",
+    }
     return out | _profiles(LOCAL_PROFILE.name) | ours
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from geometry_msgs.msg import TwistStamped
+from rclpy.qos import QoSCompatibility, qos_check_compatible
 from std_srvs.srv import Trigger
 
-from deploy.convert import make_pose, make_twist
+from deploy.convert import TOPICS, make_pose, make_twist, type_name
 from deploy.modes import MOVING, STOPPED, Mode
 from deploy.node_base import FerryNode, run_node
 from deploy.schedule import Schedule
@@ -58,7 +59,8 @@ class OperatorNode(FerryNode):
         self._stamped = self.flag("twist_stamped", False, "/cmd_vel is a TwistStamped")
         self._topic = "/target_pose" if self._schedule.frame else "/cmd_vel"
         twists = self._stamped and not self._schedule.frame
-        self._out = self.publish_on(self._topic, type_=TwistStamped if twists else None)
+        kind = TwistStamped if twists else TOPICS[self._topic]
+        self._out, self._out_type = self.publish_on(self._topic, type_=kind), type_name(kind)
         self._pending: Any = None
         self._retry_at = self._lost_at = 0.0
         self._asked = self._moves = False
@@ -101,17 +103,28 @@ class OperatorNode(FerryNode):
         if self._arm.service_is_ready() and self._policy_hears():
             self._phase = _Phase.ARM
         elif time.monotonic() > self._deadline:
-            self._give_up(f"nobody offers /arm, or no policy listens to {self._topic}")
+            self._give_up(
+                f"nobody offers /arm, or no policy listens to {self._topic} as {self._out_type}"
+            )
 
     def _policy_hears(self) -> bool:
-        """Whether the node that answers states is matched on the topic, and not a recorder alone.
+        """Whether a node that answers states is matched on the topic, and not a recorder alone.
 
-        Of a match only their number is told, so all listeners that are known must be matched.
+        Of a match only their number is told, so all that are known and can hear must be matched.
+        That two answer states is for ``/arm`` to refuse, with its reason.
         """
-        policies = self.get_publishers_info_by_topic("/policy/joint_command")
-        listeners = [i.node_name for i in self.get_subscriptions_info_by_topic(self._topic)]
-        found = bool(policies) and {i.node_name for i in policies} <= set(listeners)
-        return found and self._out.get_subscription_count() >= len(listeners)
+        policies = {i.node_name for i in self.get_publishers_info_by_topic("/policy/joint_command")}
+        known = self.get_subscriptions_info_by_topic(self._topic)
+        able = [info.node_name for info in known if self._can_hear(info)]
+        found = not policies.isdisjoint(able)
+        return found and self._out.get_subscription_count() >= len(able)
+
+    def _can_hear(self, listener: Any) -> bool:
+        # As the graph tells of it: a profile of one's own has 0 where that says "for ever".
+        sent = self.get_publishers_info_by_topic(self._topic)
+        own = [info.qos_profile for info in sent if info.node_name == self.get_name()]
+        fits = [qos_check_compatible(qos, listener.qos_profile)[0] for qos in own]
+        return listener.topic_type == self._out_type and QoSCompatibility.ERROR not in fits
 
     def _try_to_arm(self) -> None:
         now, pending = time.monotonic(), self._pending

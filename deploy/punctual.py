@@ -6,13 +6,12 @@ worth was measured with ``ferry bench deploy``; what each thing costs is said wh
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import os
 import sys
 import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 from real.errors import FerryError
 
@@ -85,21 +84,43 @@ def take_priority(priority: float) -> None:
     Raises:
         FerryError: not a whole number, the system does not permit it, or has no such priorities.
     """
-    if priority == 0:
-        return
+    if priority != 0:
+        for thread in _threads():
+            _set(thread, priority)
+
+
+def try_priority(priority: float) -> None:
+    """Have a thread that ends at once take it: what processes started from here will be permitted.
+
+    Raises:
+        FerryError: as :func:`take_priority`.
+    """
+    if priority != 0:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(_set, 0, priority).result()
+
+
+def _threads() -> list[int]:
+    """Those of this process; on other systems than Linux the one that calls, as 0."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/task")]
+    except OSError:
+        return [0]
+
+
+def _set(thread: int, priority: float) -> None:
     if priority != int(priority):
         raise FerryError(f"realtime_priority is {priority}; expected a whole number, 0 to 98")
     try:
-        param = os.sched_param(int(priority))
-        for thread in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(ProcessLookupError):  # it has ended since
-                os.sched_setscheduler(int(thread.name), os.SCHED_FIFO, param)
+        os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(int(priority)))
     except PermissionError as error:
         raise FerryError(
             f"realtime_priority is {priority}, which this user may not have: put the line "
             "`@realtime - rtprio 98` into /etc/security/limits.d/realtime.conf and the user into "
             "that group, and log in again (in a container: --cap-add=SYS_NICE); or leave it at 0"
         ) from error
+    except ProcessLookupError:
+        pass  # that thread has ended since
     except (OSError, AttributeError) as error:
         raise FerryError(
             f"realtime_priority is {priority}, but this system has no such priorities "

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from geometry_msgs.msg import Twist, TwistStamped
 
-from deploy.convert import LATCHED, TOPICS
+from deploy.convert import LATCHED, TOPICS, type_name
 from deploy.lifecycle import ManagedNode
 from deploy.node_base import RECORD, RECORD_LATCH, run_node
 from deploy.recording import MIB, Recording, RecordingSettings
@@ -191,8 +191,9 @@ class RecorderNode(ManagedNode):
 
 
 def _described(type_: type) -> tuple[str, str]:
-    package, name = type_.__module__.split(".")[0], type_.__name__
-    return f"{package}/msg/{name}", message_definition(package, name)
+    name = type_name(type_)
+    package, _, short = name.split("/")
+    return name, message_definition(package, short)
 
 
 def main() -> None:

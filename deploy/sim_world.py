@@ -51,8 +51,8 @@ def in_its_world(
 ) -> RobotChoice:
     """A robot with the options of its world; itself where it is not one of our simulated ones.
 
-    Options that were given for the plug-in by name stay what they are; a task among them takes the
-    place of the bundle's world.
+    Options that were given for the plug-in by name stay what they are; a task among them is as
+    good as one in the wish.
 
     Args:
         bundle: whose world it is.
@@ -73,19 +73,19 @@ def in_its_world(
                 "of its own"
             )
         return choice
-    if "task" in choice.options:
-        return choice
-    if wish.task is not None:
-        options = _of_task(wish)
+    task = choice.options.get("task", wish.task)
+    if wish.task not in (None, task):
+        raise FerryError(f"--task {wish.task} and --option task={task}: expected one of them")
+    if task is not None:
+        options = _of_task(str(task), wish)
     else:
         options = _of_bundle(bundle, wish, given=choice.options, folder=folder)
     return replace(choice, options={**options, **choice.options})
 
 
-def _of_task(wish: WorldWish) -> dict[str, object]:
-    assert wish.task is not None
-    file = Path(wish.task)
-    out: dict[str, object] = {"task": str(file.absolute()) if file.is_file() else wish.task}
+def _of_task(task: str, wish: WorldWish) -> dict[str, object]:
+    file = Path(task)
+    out: dict[str, object] = {"task": str(file.absolute()) if file.is_file() else task}
     if wish.actuator is not None:
         out["actuator"] = str(wish.actuator.absolute())
     if wish.plane:

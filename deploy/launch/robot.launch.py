@@ -44,7 +44,7 @@ if importlib.util.find_spec("deploy") is None:
 
 from deploy.graph import Graph, choose_robot, graph
 from deploy.options import read_options
-from deploy.preflight import preflight
+from deploy.preflight import Cleared, preflight
 from deploy.processes import RECORDER_STOP_S
 from deploy.safety import SafetySettings
 from real.config import load_config
@@ -86,10 +86,35 @@ def minimum_of(text: str) -> float | None:
         raise FerryError(f"minimum_score:={text}: expected a number from 0 to 1") from None
 
 
+def flag_of(given: dict[str, str], name: str) -> bool:
+    """Whether an argument is true. A node that listens for another type would hear nobody."""
+    text = given[name].lower()
+    if text not in ("true", "false"):
+        raise FerryError(f"{name}:={given[name]}: expected true or false")
+    return text == "true"
+
+
 def processes(context: LaunchContext) -> list:
     """The graph's environment and processes, for the values of the arguments."""
     misspelt(context)
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    folder = Path(tempfile.gettempdir()) / f"ferry-{uuid.uuid4().hex}"
+    try:
+        cleared, described = checked(given, folder)
+    except BaseException:  # nobody will read what is in it
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    actions = describe(described)
+    if cleared.world:
+        actions.append(LogInfo(msg=f"the simulated robot's world: {cleared.world}"))
+    if folder.is_dir():  # made for a learned actuator that the bundle carries
+        gone = OnShutdown(on_shutdown=lambda *_: shutil.rmtree(folder, ignore_errors=True))
+        actions.append(RegisterEventHandler(gone))
+    return actions
+
+
+def checked(given: dict[str, str], folder: Path) -> tuple[Cleared, Graph]:
+    """What passed the preflight, and its graph; a simulated robot's files are in the folder."""
     bundle = Path(given["bundle"])
     record, trusted, settings, params = (
         Path(given[name]) if given[name] else None
@@ -97,7 +122,6 @@ def processes(context: LaunchContext) -> list:
     )
     if settings is not None:
         load_config(SafetySettings, settings)
-    folder = Path(tempfile.gettempdir()) / f"ferry-{uuid.uuid4().hex}"
     cleared = preflight(
         bundle,
         choose_robot(given["robot"], options=read_options([], mapping=given["robot_options"])),
@@ -115,19 +139,13 @@ def processes(context: LaunchContext) -> list:
         record=record,
         metadata=cleared.metadata(given["robot"]),
         safety_settings=settings,
-        twist_stamped=given["twist_stamped"].lower() == "true",
+        twist_stamped=flag_of(given, "twist_stamped"),
         bundle_sha256=cleared.bundle.sha256,
         trusted_keys=trusted,
         minimum_score=cleared.minimum_score,
         params=params,
     )
-    actions = describe(described)
-    if cleared.world:
-        actions.append(LogInfo(msg=f"the simulated robot's world: {cleared.world}"))
-    if folder.is_dir():  # made for a learned actuator that the bundle carries
-        gone = OnShutdown(on_shutdown=lambda *_: shutil.rmtree(folder, ignore_errors=True))
-        actions.append(RegisterEventHandler(gone))
-    return actions
+    return cleared, described
 
 
 def describe(described: Graph) -> list:

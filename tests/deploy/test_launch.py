@@ -16,6 +16,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -137,15 +138,23 @@ def test_the_end_of_any_node_shuts_all_down(load, given):
         assert isinstance(emitted.options["event"], kinds["Shutdown"])
 
 
-def test_a_learned_actuator_is_a_file_until_the_graph_shuts_down(load, given, tmp_path):
+@pytest.fixture
+def carried(given, tmp_path, monkeypatch):
+    """Arguments for a bundle that carries a learned actuator, and its bytes."""
     need("mujoco")
-    defined, kinds = load
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     motors = servo_network(load_robot("a1"), tmp_path / "late.onnx", late=1)
     config = load_env_config("a1_walk", [f"actuators.network={motors}", "randomize={}"])
     contract = replace(stand_contract(), world=training_world(config))
     path = write_bundle(tmp_path / "p.onnx", contract, actuator=motors.read_bytes())
     asked = {"bundle": str(path), "robot": "sim:mujoco", "robot_options": "{}"}
-    actions = defined["processes"]({**given, **asked})
+    return {**given, **asked}, motors.read_bytes()
+
+
+def test_a_learned_actuator_is_a_file_until_the_graph_shuts_down(load, carried):
+    defined, kinds = load
+    given, network = carried
+    actions = defined["processes"](given)
     told = [a.options["msg"] for a in actions if isinstance(a, kinds["LogInfo"])]
     assert told[-1] == "the simulated robot's world: a plane; learned actuator late.onnx"
     (argument,) = [
@@ -156,7 +165,7 @@ def test_a_learned_actuator_is_a_file_until_the_graph_shuts_down(load, given, tm
         if word.startswith("plugin_options:=")
     ]
     file = Path(json.loads(json.loads(argument.partition(":=")[2]))["actuator"])
-    assert file.read_bytes() == motors.read_bytes()
+    assert file.read_bytes() == network
     (gone,) = [
         a.args[0].options["on_shutdown"]
         for a in actions
@@ -164,6 +173,16 @@ def test_a_learned_actuator_is_a_file_until_the_graph_shuts_down(load, given, tm
     ]
     assert not gone(None, None)
     assert not file.parent.exists()
+
+
+@pytest.mark.slow
+def test_where_nothing_starts_no_file_of_it_stays(load, carried, tmp_path):
+    defined, _ = load
+    given, _ = carried
+    for wrong, words in (({"robot_options": "{level: 2}"}, "level=2"), ({"record": "/"}, "exists")):
+        with pytest.raises(FerryError, match=words):
+            defined["processes"]({**given, **wrong})
+    assert list(tmp_path.glob("ferry-*")) == []
 
 
 def test_it_declares_its_arguments_with_their_meaning(load):
@@ -180,6 +199,12 @@ def test_a_mistake_is_found_before_a_process_is_described(load, given):
         defined["processes"]({**given, "robot": "sim:pybulet"})
     with pytest.raises(FerryError, match=r"none\.onnx"):
         defined["processes"]({**given, "bundle": "none.onnx"})
+
+
+def test_a_flag_that_is_neither_is_refused(load, given):
+    defined, _ = load
+    with pytest.raises(FerryError, match="twist_stamped:=ture: expected true or false"):
+        defined["processes"]({**given, "twist_stamped": "ture"})
 
 
 def test_a_misspelt_argument_is_refused_and_one_of_another_file_is_not(load, given):

@@ -12,13 +12,14 @@ from tests.extras import reason
 pytest.importorskip("rclpy", reason=reason("rclpy"))
 
 import rclpy
-from geometry_msgs.msg import Twist
+from geometry_msgs.msg import Twist, TwistStamped
 from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 
 from deploy import operator_node
+from deploy.node_base import LATCH
 from deploy.operator_node import OperatorNode
 from deploy.schedule import Schedule
 from tests.training.toy_run import wait_until
@@ -79,6 +80,45 @@ def test_it_waits_for_the_policy_although_a_recorder_listens_already(operator):
     finally:
         for node in others:
             node.destroy_node()
+
+
+@pytest.fixture
+def arms(operator):
+    """Whether the operator goes on to arm, beside /arm and a policy; and who is a stranger."""
+    operator._arm, operator._phase = operator.create_client(Trigger, "/arm"), _CONNECT
+    apart = rclpy.Context()  # a process has one type of a topic
+    rclpy.init(context=apart)
+    nodes = [rclpy.create_node(name) for name in ("safety_node", "policy_node")]
+    nodes.append(rclpy.create_node("stranger", context=apart))
+    safety, policy, stranger = nodes
+    safety.create_service(Trigger, "/arm", lambda _request, response: response)
+    policy.create_publisher(JointState, "/policy/joint_command", 1)
+    policy.create_subscription(Twist, "/cmd_vel", lambda _message: None, 1)
+
+    def does():
+        operator._connect()
+        return operator._phase is operator_node._Phase.ARM
+
+    yield does, stranger
+    for node in nodes:
+        node.destroy_node()
+    rclpy.shutdown(context=apart)
+
+
+def test_what_a_second_policy_means_is_left_to_the_safety_node_to_say(operator, arms):
+    does, stranger = arms
+    stranger.create_publisher(JointState, "/policy/joint_command", 1)
+    wait_until(lambda: operator.count_publishers("/policy/joint_command") == 2, "both are there")
+    wait_until(does, "it arms")
+
+
+@pytest.mark.parametrize("kind", ["another type", "a latched topic"])
+def test_who_cannot_hear_it_does_not_keep_it_from_arming(operator, arms, kind):
+    does, stranger = arms
+    type_, qos = (TwistStamped, 1) if kind == "another type" else (Twist, LATCH)
+    stranger.create_subscription(type_, "/cmd_vel", lambda _message: None, qos)
+    wait_until(lambda: operator.count_subscribers("/cmd_vel") == 2, "both are there")
+    wait_until(does, "it arms")
 
 
 def test_a_lost_answer_is_asked_for_again_and_the_mode_speaks_for_it(operator, monkeypatch):

@@ -106,3 +106,31 @@ def test_a_priority_that_is_not_permitted_is_refused_with_what_to_do():
     )
     assert done.stdout.startswith("FerryError realtime_priority is 20"), done.stderr
     assert "/etc/security/limits.d/realtime.conf" in done.stdout
+
+
+def test_trying_a_priority_leaves_the_process_as_it_is():
+    if tried(PERMITTED).returncode:
+        pytest.skip("this user may take no real-time priority")
+    done = tried(
+        "import os\n"
+        "from deploy.punctual import try_priority\n"
+        "try_priority(7)\n"
+        "for thread in os.listdir('/proc/self/task'):\n"
+        "    assert os.sched_getscheduler(int(thread)) == os.SCHED_OTHER\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_bench_with_a_priority_that_is_not_permitted_starts_nothing():
+    if not tried(PERMITTED).returncode and os.getuid() != 0:
+        pytest.skip("this user may take any priority")
+    done = tried(
+        "import os\n"
+        "from deploy.bench import bench_deploy\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"  # nobody, who may not
+        "def say(*what): print('began', *what)\n"
+        "try: bench_deploy(seconds=1.0, priority=20, progress=say)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    assert done.stdout.startswith("FerryError realtime_priority is 20"), done

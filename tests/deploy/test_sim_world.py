@@ -96,8 +96,11 @@ def test_a_task_takes_the_place_of_the_bundles_world(tmp_path, motors, monkeypat
         "plane": True,
         "actuator": str(motors),
     }
-    by_option = choose_robot("sim:mujoco", options={"task": "a1_walk"})
-    assert options_of(path, robot=by_option) == {"task": "a1_walk"}
+    by_option = choose_robot("sim:mujoco", options={"task": "a1_terrain"})
+    assert options_of(path, WorldWish(seed=4), by_option) == {"task": "a1_terrain", "seed": 4}
+    assert options_of(path, replace(asked, task=None), by_option) == options_of(path, asked)
+    with pytest.raises(FerryError, match="--task a1_walk and --option task=a1_terrain"):
+        options_of(path, WorldWish(task="a1_walk"), by_option)
     (tmp_path / "mine.yaml").write_text("extends: a1_walk\n")
     monkeypatch.chdir(tmp_path)  # nodes may start elsewhere
     assert options_of(path, WorldWish(task="mine.yaml"))["task"] == str(tmp_path / "mine.yaml")

@@ -43,14 +43,30 @@ while not heard:
 """
 
 
+#: What decides on the wire of a process, in a user's shell.
+CHOICES = (
+    *PROFILES,
+    "RMW_IMPLEMENTATION",
+    "ROS_AUTOMATIC_DISCOVERY_RANGE",
+    "ROS_LOCALHOST_ONLY",
+    "SKIP_DEFAULT_XML_FILE",
+)
+
+
 @pytest.fixture
-def sender(monkeypatch, request):
-    """A sending process in the environment of a graph, beside a shell in which nothing is set."""
-    need("rclpy")
-    for name in (*PROFILES, "RMW_IMPLEMENTATION", "ROS_AUTOMATIC_DISCOVERY_RANGE"):
+def shell(monkeypatch):
+    """A user's shell in which nothing is set."""
+    for name in CHOICES:
         monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+@pytest.fixture
+def sender(shell, request):
+    """A sending process in the environment of a graph, started from that shell."""
+    need("rclpy")
     domain = free_domain_id()
-    monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+    shell.setenv("ROS_DOMAIN_ID", str(domain))
     added = graph_environment(simulated=request.param, domain_id=domain)
     command = [sys.executable, "-c", SENDER]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -76,6 +92,22 @@ def test_nodes_of_a_graph_share_no_memory(sender):
 
 @pytest.mark.parametrize("sender", [True], indirect=True)
 def test_a_simulated_graph_speaks_through_the_loopback_interface_alone(sender):
+    assert udp_addresses(sender.pid) == {"0100007F"}
+
+
+@pytest.fixture
+def elsewhere(shell, tmp_path):
+    """The same shell where ROS's older variable is set, in a folder with a profile of its own."""
+    shell.setenv("ROS_LOCALHOST_ONLY", "1")
+    profile = '<participant profile_name="own" is_default_profile="true"><rtps/></participant>'
+    (tmp_path / "DEFAULT_FASTRTPS_PROFILES.xml").write_text(
+        f'<dds xmlns="http://www.eprosima.com"><profiles>{profile}</profiles></dds>'
+    )
+    shell.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("sender", [True], indirect=True)
+def test_it_does_so_whatever_older_ways_the_shell_and_its_folder_have(elsewhere, sender):
     assert udp_addresses(sender.pid) == {"0100007F"}
 
 
