@@ -23,7 +23,7 @@ help: ## List the commands
 demo: $(INSTALLED) ## Train A1, export the policy, walk it in PyBullet over ROS 2 (under 15 minutes)
 	$(BIN)/ferry demo
 
-check: static ## The fast part of the tests, for every commit (under 90 s)
+check: static ## The fast part of the tests, for every commit (1 to 2 minutes)
 	$(BIN)/pytest -q -m "$(QUICK)" $(PARALLEL)
 
 # Real processes kill and wait for each other in many tests, and a shared machine may hold one up:
