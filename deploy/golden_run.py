@@ -162,14 +162,7 @@ def _lower(wanted: int, now: int) -> int:
     return wanted if now < 0 else min(wanted, now)
 
 
-def _ordinary() -> None:
-    """Leave a node's real-time priority to the node."""
-    if hasattr(os, "sched_setscheduler"):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
 def _main() -> None:
-    _ordinary()
     archive: Any = np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False)
     told = json.loads(archive["told"].tobytes())
     data = archive["model"].tobytes()

@@ -103,9 +103,12 @@ class NodeSpec:
         argv = [sys.executable, "-m", self.module, "--ros-args", "-r", f"__node:={self.name}"]
         if self.params is not None:
             argv += ["--params-file", str(self.params)]
-        for name, value in self.parameters.items():
-            argv += ["-p", f"{name}:={_yaml(value)}"]
-        return argv
+        return argv + parameter_arguments(self.parameters)
+
+
+def parameter_arguments(parameters: Mapping[str, Parameter]) -> list[str]:
+    """Parameters as arguments of ROS, behind ``--ros-args``."""
+    return [a for name, value in parameters.items() for a in ("-p", f"{name}:={_yaml(value)}")]
 
 
 def _yaml(value: Parameter) -> str:

@@ -58,7 +58,8 @@ def _on_this_computer() -> dict[str, str]:
 
     ROS's own range LOCALHOST adds shared memory, see ``fastdds.xml``; so Ferry's profile binds UDP
     to the loopback interface, and ROS is told to leave it as it is. That needs Fast DDS, the
-    default of Jazzy and Kilted. Where the user chose another, or a profile, LOCALHOST holds.
+    default of Jazzy and Kilted. Where the user chose another, or a profile, LOCALHOST holds, which
+    leaves peers that the profile names.
     """
     # Peers and discovery servers that the user's shell names are asked whatever the range, and the
     # range's predecessor would hide it; empty is the same as not set.

@@ -11,9 +11,13 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from real.errors import FerryError
+
+_Result = TypeVar("_Result")
 
 #: The last part of a wait is spent looking at the clock: at most so long [s], and no more than this
 #: share of the wait. A thread that sleeps wakes some 50 us late even with a sharp timer, and later
@@ -98,6 +102,18 @@ def try_priority(priority: float) -> None:
     if priority != 0:
         with ThreadPoolExecutor(1) as pool:
             pool.submit(_set, 0, priority).result()
+
+
+def ordinarily(action: Callable[[], _Result]) -> _Result:
+    """Do something in a thread that has no priority; processes that it starts have none either."""
+    if not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) == os.SCHED_OTHER:
+        return action()  # without a thread, so that Ctrl-C ends it
+    with ThreadPoolExecutor(1, initializer=_be_ordinary) as pool:
+        return pool.submit(action).result()
+
+
+def _be_ordinary() -> None:
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def _threads() -> list[int]:

@@ -29,6 +29,7 @@ from deploy.agreement import agree
 from deploy.bundle import read_bundle
 from deploy.controller import Controller
 from deploy.convert import CommandReader, StateWriter, make_pose, make_twist, to_ns
+from deploy.graph import parameter_arguments
 from deploy.introduction import contract_of, load_here
 from deploy.modes import Mode
 from deploy.node_base import FerryNode, wait_for_end_of_input
@@ -243,7 +244,7 @@ def main() -> None:
         "bundle": plan["bundle"],
         "safety_settings": plan["safety_settings"],
     }
-    given = [a for k, v in parameters.items() for a in ("-p", f"{k}:={v}")]
+    given = parameter_arguments(parameters)
     # Their handlers would end the graph in the middle of a step, and not this process.
     rclpy.init(args=["--ros-args", *given], signal_handler_options=SignalHandlerOptions.NO)
     threading.Thread(target=_end_with_parent, daemon=True).start()

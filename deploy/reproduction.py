@@ -5,6 +5,7 @@ A policy must reproduce its golden vectors; a learned actuator must give finite 
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import signal
@@ -18,6 +19,7 @@ import numpy as np
 from deploy import golden_run
 from deploy.onnx_file import BundleError
 from deploy.ports import inputs_of, outputs_of
+from deploy.punctual import ordinarily
 from real.contract import Golden, PolicyContract
 from real.world import ACTUATOR_CARD_KEY, ACTUATOR_INPUTS, ACTUATOR_OUTPUT
 
@@ -112,15 +114,18 @@ def _apart(
     for name, items in arrays.items():
         parts |= {f"{name}/{k}": array for k, array in enumerate(items)}
     np.savez(archive, **parts)
-    try:
+    run = functools.partial(
+        subprocess.run,
         # -P: what lies beside the file must not pass for modules of Python's own.
-        ended = subprocess.run(
-            [sys.executable, "-P", golden_run.__file__],
-            input=archive.getvalue(),
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        [sys.executable, "-P", golden_run.__file__],
+        input=archive.getvalue(),
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    try:
+        # From its first moment on: loading the runtime takes long beside a robot's loop.
+        ended = ordinarily(run)
     except subprocess.TimeoutExpired:
         return f"what it computes did not come out within {PATIENCE_S:g} s"
     except OSError as error:

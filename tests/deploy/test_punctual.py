@@ -69,12 +69,11 @@ def tried(code: str) -> subprocess.CompletedProcess[str]:
 PERMITTED = "import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))"
 
 
-def test_a_priority_is_of_all_threads_and_of_those_that_they_start_but_not_of_a_trial():
+def test_a_priority_is_of_all_threads_and_of_those_that_they_start():
     if tried(PERMITTED).returncode:
         pytest.skip("this user may take no real-time priority")
     done = tried(
         "import os, threading\n"
-        "from deploy import golden_run\n"
         "from deploy.punctual import take_priority\n"
         "def kind(): return os.sched_getscheduler(0), os.sched_getparam(0).sched_priority\n"
         "seen, go, told = {}, threading.Event(), threading.Event()\n"
@@ -88,8 +87,24 @@ def test_a_priority_is_of_all_threads_and_of_those_that_they_start_but_not_of_a_
         "after.start(); after.join()\n"
         "seen['main'] = kind()\n"
         "assert seen == dict.fromkeys(('before', 'after', 'main'), (os.SCHED_FIFO, 7)), seen\n"
-        "golden_run._ordinary()\n"
-        "assert kind() == (os.SCHED_OTHER, 0)\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_nodes_priority_is_not_that_of_the_process_which_tries_a_bundle(tmp_path):
+    if tried(PERMITTED).returncode:
+        pytest.skip("this user may take no real-time priority")
+    (tmp_path / "trial.py").write_text(
+        "import json, os\nprint(json.dumps({'problem': str(os.sched_getscheduler(0))}))\n"
+    )
+    done = tried(
+        "import os\n"
+        "from deploy import golden_run, reproduction\n"
+        "from deploy.punctual import take_priority\n"
+        f"golden_run.__file__ = {str(tmp_path / 'trial.py')!r}\n"
+        "take_priority(7)\n"
+        "assert reproduction.problem_apart(b'', {}, {}, [], [], 0.0) == str(os.SCHED_OTHER)\n"
+        "assert os.sched_getscheduler(0) == os.SCHED_FIFO\n"
     )
     assert done.returncode == 0, done.stderr
 

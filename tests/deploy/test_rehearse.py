@@ -165,7 +165,8 @@ def test_the_graph_equals_the_controller_and_faults_make_it_no_better():
 def test_an_arm_reaches_its_poses_through_the_graph_as_the_controller_would_have_it(tmp_path):
     need("rclpy")
     need("pybullet")
-    bundle = write_bundle(tmp_path / "arm.onnx", arm_contract(), gain=1.0)
+    # In YAML, which ROS reads parameters by, the name would be something else.
+    bundle = write_bundle(tmp_path / "arm: first #1.onnx", arm_contract(), gain=1.0)
     result = rehearse(bundle, "sim:pybullet", disturbance=Disturbance(), seconds=5.5)
     assert result.equal, result.verdict()
     assert result.disturbed is None
