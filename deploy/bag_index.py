@@ -6,7 +6,6 @@ Format: ``rosbag2_bagfile_information``, version 9, as ROS 2 Jazzy writes it
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from deploy.yaml_text import yaml_scalar
 from real.errors import FerryError
 
 NAME = "metadata.yaml"
@@ -169,20 +169,13 @@ def _yaml(value: Mapping[str, Any], indent: str = "") -> list[str]:
             items = cast("list[Any]", content)
             lines += [line for item in items for line in _item(item, indent + "  ")]
         else:
-            lines.append(f"{indent}{key}: {'~' if content is None else _scalar(content)}")
+            text = "~" if content is None else yaml_scalar(cast("object", content))
+            lines.append(f"{indent}{key}: {text}")
     return lines
 
 
 def _item(item: Any, indent: str) -> list[str]:
     if not isinstance(item, Mapping):
-        return [f"{indent}- {_scalar(item)}"]
+        return [f"{indent}- {yaml_scalar(item)}"]
     lines = _yaml(cast("Mapping[str, Any]", item), indent + "  ")
     return [f"{indent}- {lines[0].lstrip()}", *lines[1:]]
-
-
-def _scalar(value: Any) -> str:
-    """JSON's texts, numbers, booleans and empty lists are YAML's, too, but for its escapes.
-
-    JSON writes what is beyond 16 bits as two halves, each of which is no character in YAML.
-    """
-    return json.dumps(value, ensure_ascii=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from deploy.graph_environment import graph_environment
 from deploy.parameters import read_parameter_file
+from deploy.yaml_text import yaml_scalar
 from real.errors import FerryError, nearest
 
 Parameter = bool | int | float | str
@@ -117,8 +118,7 @@ def _yaml(value: Parameter) -> str:
         # ROS reads "1e-07" as a text; "1.0e-07" is a number.
         mantissa, e, exponent = repr(value).partition("e")
         return mantissa + ("" if "." in mantissa else ".0") + e + exponent
-    # As it is: JSON escapes what is beyond 16 bits by two halves that are no characters in YAML.
-    return json.dumps(value, ensure_ascii=False)
+    return yaml_scalar(value)
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,14 @@ def take_priority(priority: float) -> None:
     Raises:
         FerryError: not a whole number, the system does not permit it, or has no such priorities.
     """
-    if priority != 0:
-        for thread in _threads():
+    if priority == 0:
+        return
+    done = set[int]()
+    # Until there is no new one: a thread that had none yet may have started another meanwhile.
+    while new := set(_threads()) - done:
+        for thread in new:
             _set(thread, priority)
+        done |= new
 
 
 def try_priority(priority: float) -> None:
